@@ -23,40 +23,52 @@ class FlushWindow:
     """May hold no batch at all: then its segment only moves the reservation. `oldest_at`: when the oldest record that
     was not in a window before was appended, on the store's clock."""
 
-    __slots__ = ("_built", "batches", "charged", "header", "oldest_at")
+    __slots__ = ("_pieces", "_summary", "batches", "charged", "header", "oldest_at")
 
     def __init__(
-        self, header: SegmentHeader, batches: Sequence[PendingBatch], oldest_at: float | None = None
+        self, header: SegmentHeader, batches: list[PendingBatch], oldest_at: float | None = None
     ) -> None:
         self.header = header
         self.oldest_at = oldest_at
-        self.batches = list(batches)
+        self.batches = batches
         self.charged = sum([batch.charged for batch in self.batches])
-        self._built: tuple[Sequence[Bytes], SegmentSummary] | None = None
+        self._pieces: Sequence[Bytes] | None = None
+        self._summary: SegmentSummary | None = None
 
-    def pieces(self) -> tuple[Sequence[Bytes], SegmentSummary]:
-        """The segment's bytes, one piece behind the other, made once; no batch is copied. Encodes what is not encoded yet:
-        call it without the partition's lock."""
-        if self._built is None:
-            self._built = segment_pieces(self.header, [batch.encoded() for batch in self.batches])
-        return self._built
+    def pieces(self) -> Sequence[Bytes]:
+        """The segment's bytes, one piece behind the other; no batch is copied. Encodes what is not encoded yet: call it
+        without the partition's lock."""
+        pieces = self._pieces
+        if pieces is None:
+            batches = [batch.encoded() for batch in self.batches]
+            pieces, self._summary = segment_pieces(self.header, batches)
+            self._pieces = pieces
+        return pieces
+
+    def summary(self) -> SegmentSummary:
+        """What the segment's footer says. As `pieces`."""
+        if self._summary is None:
+            self.pieces()
+            assert self._summary is not None, "made with the pieces"
+        return self._summary
 
     def build(self) -> tuple[memoryview, SegmentSummary]:
         """The segment's bytes in one piece, for an object of its own."""
-        pieces, summary = self.pieces()
+        pieces, summary = self.pieces(), self.summary()
         if len(pieces) > 1:
             segment = in_one_piece(pieces, summary.object_size)
-            self._built = (segment,), summary
             self.lies_in(segment, 0, len(segment))
             return segment, summary
         return memoryview(pieces[0]), summary
 
     def lies_in(self, whole: memoryview, position: int, size: int) -> None:
         """The segment's bytes are in `whole`, too. The batches move there, so that a window which waits for its store is in
-        memory once and not twice; not those of a small one, whose bytes are less than the objects round them."""
+        memory once and not twice; not those of a small one, whose bytes are less than the objects round them. What was made
+        of such a one beside its batches is made again if it has to go into another entry, which is seldom."""
+        self._pieces = None
         if size > _MOVED_FROM:
             segment, at = whole[position : position + size], HEADER_SIZE
-            self._built = (segment,), self.pieces()[1]
+            self._pieces = (segment,)
             for batch in self.batches:
                 at = batch.move_into(segment, at)
 
@@ -66,7 +78,7 @@ class FlushWindow:
         if count:
             self.header = replace(self.header, end_offset=self.header.end_offset - count)
             self.charged -= charged
-            self._built = None
+            self._pieces = self._summary = None
         return count, charged
 
     def done(self, size: int, seconds: float, now: float) -> FlushDone:

@@ -19,6 +19,9 @@ from logstore.format.batches.record import Record
 from logstore.format.stored.encoded_batch import EncodedBatch, place
 
 _base_offset = attrgetter("base_offset")
+_COPIED_TO = 1024
+_ENCODED: list[Record] = []
+"""The records of every batch that is encoded: an empty list of its own would be one more for the garbage collector."""
 
 
 class Exposure(IntEnum):
@@ -94,8 +97,10 @@ class PendingBatch:
         with self._lock:
             if self._encoded is None:
                 raw, info = encode_batch(self._records, now_ms=0, codec_id=self._codec_id)
-                self._encoded = place(memoryview(raw), info, self.base_offset, self._leader_epoch)
-                self._records = []
+                # A copy of a few bytes is less than a view of them.
+                data = raw if len(raw) <= _COPIED_TO else memoryview(raw)
+                self._encoded = place(data, info, self.base_offset, self._leader_epoch)
+                self._records = _ENCODED
             return self._encoded
 
     def raw(self) -> memoryview:

@@ -95,7 +95,9 @@ class WriteBuffer:
         `atomics` is taken, and nothing from another atomic append on."""
         self.close_batch()
         if len(self._batches) == 1 and self._batches[0].atomic is None:
-            taken, self._batches, self.charged, self.oldest_at = self._batches, [], 0, None
+            taken = self._batches.copy()
+            self._batches.clear()  # not another list, for the garbage collector to find: most partitions are idle now
+            self.charged, self.oldest_at = 0, None
             return taken
         least = max((n for n, batch in enumerate(self._batches) if batch.atomic in atomics), default=-1)
         taken_bytes, end, size = 0, 0, 0

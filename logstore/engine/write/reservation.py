@@ -24,8 +24,10 @@ class Reservation:
         self.wanted = False
         self._size = RESERVATION_MIN if begun else 0
         self._look_back = min(flush_interval, LOOK_BACK_S)
-        # When, and what the next offset was: over the last interval.
-        self._flushes = deque([(now, next_offset)])
+        # When, and what the next offset was: over the last interval. Before anything is reserved only the last one counts,
+        # and is kept as two numbers: a tuple for each flush of a thousand partitions keeps the garbage collector busy.
+        self._flushes: deque[tuple[float, int]] = deque()
+        self._last_at, self._last_offset = now, next_offset
 
     def ask(self, count: int) -> None:
         """The next commit must reserve room for `count` records, which are the first of their interval."""
@@ -38,13 +40,16 @@ class Reservation:
         It may be less than what is committed. From now on its writer shows nothing past it, so that it does not matter
         which of the two is there after a crash.
         """
-        flushes = self._flushes
-        while len(flushes) > 1 and flushes[1][0] <= now - self._look_back:
-            flushes.popleft()
-        appended = next_offset - flushes[0][1]
-        flushes.append((now, next_offset))
         if self._size:
+            flushes = self._flushes
+            if not flushes:
+                flushes.append((self._last_at, self._last_offset))
+            while len(flushes) > 1 and flushes[1][0] <= now - self._look_back:
+                flushes.popleft()
+            appended = next_offset - flushes[0][1]
+            flushes.append((now, next_offset))
             least = self._size if self.wanted else self._size // 2
             self._size = max(least, TIMES_THE_RATE * appended, RESERVATION_MIN)
+        self._last_at, self._last_offset = now, next_offset
         self.wanted = False
         return next_offset + self._size

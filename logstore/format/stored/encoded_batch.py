@@ -10,6 +10,7 @@ from logstore.format.batches.batch import HEADER_SIZE, PATCH_SIZE, BatchInfo, pa
 
 _COUNT = struct.Struct(">i")  # of a batch's records: the last field of its header
 _COUNT_AT = HEADER_SIZE - _COUNT.size
+_new_tuple = tuple.__new__  # half the time of EncodedBatch(…)
 
 
 class EncodedBatch(NamedTuple):
@@ -19,7 +20,7 @@ class EncodedBatch(NamedTuple):
     """
 
     head: bytes
-    body: memoryview
+    body: bytes | memoryview
     base_offset: int
     count: int  # type: ignore[assignment]
     min_timestamp_ms: int
@@ -58,9 +59,9 @@ class EncodedBatch(NamedTuple):
         )
 
 
-def place(raw: memoryview, info: BatchInfo, base_offset: int, leader_epoch: int) -> EncodedBatch:
-    """Give the batch in `raw` its offset. Sixteen bytes are new, the others are not even copied."""
-    return EncodedBatch(
+def place(raw: bytes | memoryview, info: BatchInfo, base_offset: int, leader_epoch: int) -> EncodedBatch:
+    """Give the batch in `raw` its offset. Sixteen bytes are new, and of a view the others are not even copied."""
+    fields = (
         patch_head(base_offset, info.size, leader_epoch),
         raw[PATCH_SIZE:],
         base_offset,
@@ -68,6 +69,7 @@ def place(raw: memoryview, info: BatchInfo, base_offset: int, leader_epoch: int)
         info.min_timestamp_ms,
         info.max_timestamp_ms,
     )
+    return _new_tuple(EncodedBatch, fields)
 
 
 def place_all(

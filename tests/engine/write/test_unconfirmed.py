@@ -164,6 +164,15 @@ def test_C12_flushes_that_others_ask_for_do_not_make_it_smaller() -> None:
     assert set(ahead[3:]) == {160}
 
 
+def test_C12_before_the_first_is_needed_a_flush_is_as_if_it_were_the_only_one() -> None:
+    """A writer of durable records reserves nothing. Its first reservation goes by what has come since its last flush."""
+    reservation = Reservation(1.0, begun=False, next_offset=0, now=0.0)
+    assert [reservation.until(1000 * turn, turn / 4) for turn in range(1, 5)] == [1000, 2000, 3000, 4000]
+    reservation.ask(1)
+    assert reservation.until(4010, 1.1) == 4010 + RESERVATION
+    assert reservation.until(6010, 1.2) == 6010 + 4 * 2010  # from then on as many as the interval had
+
+
 @pytest.mark.parametrize("ack", ["buffered", "local"])
 def test_C12_L08_in_an_outage_appends_wait_when_the_reservation_is_used_up(
     ack: str, tmp_path: object

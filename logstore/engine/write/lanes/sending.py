@@ -195,7 +195,7 @@ class Sending:
         links: list[tuple[Flushed, FlushWindow, Link]] = []
         is_kept = self._runtime.reader.keep_entry(key, upload.data)
         for (writer, window), part in zip(upload.load.windows, upload.entry.parts, strict=True):
-            summary = window.pieces()[1]
+            summary = window.summary()
             link = Link(summary, part.size, writer.extras, slice_key(key, part.position, part.size))
             if not is_kept:
                 data = upload.data[part.position : part.position + part.size]

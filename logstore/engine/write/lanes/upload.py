@@ -13,6 +13,7 @@ from logstore.engine.write.lanes.flushed import Flushed, Released
 from logstore.format.stored.entry import ClaimKey, Entry, NewPart
 from logstore.format.stored.segment import SegmentFlags
 
+_new_tuple = tuple.__new__  # half the time of NewPart(…)
 Windows = list[tuple[Flushed, FlushWindow]]
 
 
@@ -58,9 +59,8 @@ def claims_given_up(windows: Windows) -> list[ClaimKey]:
 
 
 def part_of(writer: Flushed, window: FlushWindow) -> NewPart:
-    pieces, summary = window.pieces()
-    header = window.header
-    return NewPart(
+    pieces, summary, header = window.pieces(), window.summary(), window.header
+    fields = (
         writer.claim_key,
         header.seq,
         header.flags,
@@ -73,3 +73,4 @@ def part_of(writer: Flushed, window: FlushWindow) -> NewPart:
         summary.object_size,
         pieces,
     )
+    return _new_tuple(NewPart, fields)
