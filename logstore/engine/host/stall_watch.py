@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections.abc import Iterable
 
 from logstore.engine.host.clock import Clock
 from logstore.engine.host.task_pool import TaskPool
@@ -41,25 +42,36 @@ class StallWatch:
 
     def began(self, who: object, name: object) -> None:
         """`who` asks the store for something, or asks again after a failure: then it waits since the first time."""
+        self._began([(who, name)])
+
+    def all_began(self, whos: Iterable[object]) -> None:
+        """The same of many that ask together, each of which is its own name."""
+        self._began([(who, who) for who in whos])
+
+    def _began(self, asking: list[tuple[object, object]]) -> None:
         now = self._clock.monotonic()
         with self._lock:
-            if who in self._waiting:
-                return
-            self._waiting[who] = name, now
-            is_first = len(self._waiting) == 1
+            was_idle = not self._waiting
+            for who, name in asking:
+                self._waiting.setdefault(who, (name, now))
+            is_first = was_idle and bool(self._waiting)
         if is_first and self._stall_after < math.inf:
             self._timer.at(self, now + self._stall_after)
 
     def ended(self, who: object, how: str = "the store answers again") -> None:
         """It was answered, or waits no longer."""
+        self.all_ended((who,), how)
+
+    def all_ended(self, whos: Iterable[object], how: str = "the store answers again") -> None:
+        """The same of many that asked together."""
         with self._lock:
-            waited = self._waiting.pop(who, None)
+            names = [ended[0] for who in whos if (ended := self._waiting.pop(who, None)) is not None]
             since = self._stalled_since
-            if waited is None or since is None or self._is_late():
+            if not names or since is None or self._is_late():
                 return
             self._stalled_since = None
             due = next((began for _, began in self._waiting.values()), None)
-        logger.info("%s: %s, after %.1f s", waited[0], how, self._clock.monotonic() - since)
+        logger.info("%s: %s, after %.1f s", names[-1], how, self._clock.monotonic() - since)
         if due is not None:
             self._timer.at(self, due + self._stall_after)
 

@@ -53,6 +53,23 @@ class ExclusiveAppends(Writer):
     """
 
     is_alone = True
+    __slots__ = (
+        "_buffer",
+        "_credit",
+        "_flush_bytes",
+        "_group_commit",
+        "_lane",
+        "_local_since",
+        "_may_show",
+        "_reservation",
+        "_stopped_at",
+        "_undecided",
+        "_urgent_until",
+        "durable_waiters",
+        "epoch",
+        "local_sync",
+        "local_waiters",
+    )
 
     def __init__(self, runtime: Runtime, chain: Chain, state: PartitionState, lane: Lane | None) -> None:
         super().__init__(runtime, chain, state, WriterStats())

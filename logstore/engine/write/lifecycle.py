@@ -58,6 +58,22 @@ class WriterLifecycle(ABC):
     each kind says, its own; it is held for memory work only.
     """
 
+    # No dictionary: a lane's flush goes through one of these for each of its partitions, and what it looks at is seldom in
+    # the processor's cache.
+    __slots__ = (
+        "__weakref__",
+        "_chain",
+        "_closing",
+        "_counted",
+        "_lock",
+        "_moved",
+        "_runtime",
+        "_state",
+        "failed",
+        "stats",
+        "unstored",
+    )
+
     def __init__(self, runtime: Runtime, chain: Chain, state: PartitionState, stats: WriterStats) -> None:
         self.stats = stats
         self.stats.last_progress_at = runtime.clock.monotonic()

@@ -7,8 +7,11 @@ from concurrent.futures import Future
 from typing import ClassVar
 
 from logstore.config import Ack
+from logstore.engine.chain.chain import Chain
+from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt
-from logstore.engine.write.lifecycle import WriterLifecycle
+from logstore.engine.runtime import Runtime
+from logstore.engine.write.lifecycle import WriterLifecycle, WriterStats
 from logstore.format.batches.batch import BatchInfo
 from logstore.format.batches.record import Record
 
@@ -16,12 +19,17 @@ from logstore.format.batches.record import Record
 class Writer(WriterLifecycle):
     """`add_…` give None if the append is acked already, else a future for its ack; the receipt is complete with the ack.
 
-    `is_alone`: nobody else can append while this writer is open, so nobody needs to poll the store.
+    `is_alone`: nobody else can append while this writer is open, so nobody needs to poll the store. `claim_committed`: of
+    one that was opened ahead of its claim; until then what it is given waits.
     """
 
+    __slots__ = ("claim_committed",)
+
     is_alone: ClassVar[bool]
-    claim_committed: Future[None] | None = None
-    """Of one that was opened ahead of its claim: until then what it is given waits."""
+
+    def __init__(self, runtime: Runtime, chain: Chain, state: PartitionState, stats: WriterStats) -> None:
+        super().__init__(runtime, chain, state, stats)
+        self.claim_committed: Future[None] | None = None
 
     @property
     @abstractmethod

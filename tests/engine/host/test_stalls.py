@@ -292,6 +292,26 @@ def test_C11_asyncio_sees_it_and_its_close_ends_too() -> None:
     asyncio.run(main())
 
 
+def test_C11_many_that_ask_together_are_watched_and_end_together(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    watch = StallWatch(clock, 60.0)
+    try:
+        watch.all_began(["t/0", "t/1"])
+        clock.advance(1.0)
+        watch.all_began(["t/1", "t/2"])  # the one waits since the first time
+        assert [watch.seconds(who) for who in ("t/0", "t/1", "t/2")] == [1.0, 1.0, 0.0]
+        clock.advance(59.0)
+        until(lambda: "t/0: the store has not answered an upload for 60.0 s (of 3" in caplog.text)
+        with caplog.at_level(logging.INFO, logger=WATCH):
+            watch.all_ended(["t/0", "t/1", "never asked"])
+        assert "t/1: the store answers again, after 60.0 s" in caplog.text
+        assert watch.oldest() == 1.0
+        watch.all_ended(["t/2"])
+        assert watch.oldest() is None
+    finally:
+        watch.close(PATIENCE_S)
+
+
 def test_C11_a_wait_whose_length_rounds_to_less_than_the_limit_is_late_all_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -70,11 +70,12 @@ class Flushed(Protocol):
     def withdraw(self, atomic: Atomic) -> list[Released]:
         """That one has failed: what follows it moves up. Returns who need not wait any more."""
 
-    def commit(self, window: FlushWindow, link: Link, seconds: float) -> Committed | None:
-        """Its oldest window is committed; None if it has stopped meanwhile. Holds the lock."""
+    def commit(self, window: FlushWindow, link: Link, seconds: float, now: float) -> Committed | None:
+        """Its oldest window is committed, `seconds` after it was sent; None if it has stopped meanwhile. Holds the lock."""
 
     def committed(self, done: Committed) -> None:
-        """The rest of that, without the lock. Its bytes are not given back to the budget: the lane does so for all."""
+        """The rest of that, without the lock. The lane itself gives back what all took of the budget, and tells the watch
+        over uploads without an answer, which names a writer by its `str`."""
 
     def acked(self, released: list[Released]) -> None:
         """Tell them."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from logstore.engine.host.stall_watch import GIVEN_UP
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.group_commit import GroupCommitWait
 from logstore.engine.write.lanes.atomic_append import AtomicAppend
@@ -139,7 +140,14 @@ class LaneQueue:
             if window is not None:
                 windows.append((writer, window))
                 size += window.charged
+        self._watch([writer for writer, _ in windows])
         return Load(windows, atomics)
+
+    def _watch(self, writers: list[Flushed]) -> None:
+        """They wait for the store from now on. One that has stopped meanwhile has said that it does not, perhaps before."""
+        watch = self._runtime.watch
+        watch.all_began(writers)
+        watch.all_ended([writer for writer in writers if writer.failed is not None], GIVEN_UP)
 
     def _fitting(self) -> list[AtomicAppend]:
         """The atomic appends that go along with the next entry: in their order, as many as fit it together with everything

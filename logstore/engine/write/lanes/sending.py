@@ -18,7 +18,7 @@ from logstore.engine.runtime import Runtime
 from logstore.engine.write.lanes.atomic_append import all_locked
 from logstore.engine.write.lanes.entry_maker import EntryMaker
 from logstore.engine.write.lanes.flight import Flight, Sender
-from logstore.engine.write.lanes.flushed import Flushed
+from logstore.engine.write.lanes.flushed import Committed, Flushed
 from logstore.engine.write.lanes.lane_book import LaneBook
 from logstore.engine.write.lanes.lane_checkpoints import LaneCheckpoints
 from logstore.engine.write.lanes.lane_queue import LaneQueue
@@ -191,32 +191,34 @@ class Sending:
     def _commit(self, upload: Upload) -> None:
         """Tell its writers, all those of an atomic append at the same time: who sees it in one partition sees it in all."""
         key = upload.log.paths.entry(upload.entry.header.seq)
+        runtime, seconds, now = self._runtime, upload.seconds, self._runtime.clock.monotonic()
         together = {writer for atomic in upload.load.atomics for writer in atomic.writers}
         links: list[tuple[Flushed, FlushWindow, Link]] = []
-        is_kept = self._runtime.reader.keep_entry(key, upload.data)
+        committed: list[tuple[Flushed, Committed | None]] = []
+        is_kept = runtime.reader.keep_entry(key, upload.data)
         for (writer, window), part in zip(upload.load.windows, upload.entry.parts, strict=True):
             summary = window.summary()
             link = Link(summary, part.size, writer.extras, slice_key(key, part.position, part.size))
             if not is_kept:
                 data = upload.data[part.position : part.position + part.size]
-                self._runtime.reader.keep(link.key or key, data, summary)
-            links.append((writer, window, link))
-        with all_locked(together):
-            committed = [
-                (writer, writer.commit(window, link, upload.seconds))
-                for writer, window, link in links
-                if writer in together
-            ]
-        for writer, window, link in links:
-            if writer not in together:
+                runtime.reader.keep(link.key or key, data, summary)
+            if writer in together:
+                links.append((writer, window, link))
+            else:
                 with writer.lock:
-                    committed.append((writer, writer.commit(window, link, upload.seconds)))
-        self._runtime.budget.give_back(sum(done.done.charged for _, done in committed if done is not None))
+                    committed.append((writer, writer.commit(window, link, seconds, now)))
+        with all_locked(together):
+            committed += [
+                (writer, writer.commit(window, link, seconds, now)) for writer, window, link in links
+            ]
+        told = [(writer, done) for writer, done in committed if done is not None]
+        runtime.budget.give_back(sum([done.done.charged for _, done in told]))
+        runtime.watch.all_ended([writer for writer, _ in told])
+        runtime.watch.all_began([writer for writer, done in told if done.waits_on])
         upload.stored = upload.load.atomics
-        for writer, done in committed:
-            if done is not None:
-                writer.committed(done)
-                upload.released.append((writer, done.released))
+        for writer, done in told:
+            writer.committed(done)
+            upload.released.append((writer, done.released))
 
     def _ack(self, upload: Upload) -> None:
         """Tell those who waited, in the order of the entries. Unless one of the callbacks before it takes long: it may wait
