@@ -17,6 +17,7 @@ from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.lanes.lane_bases import bases_of, settled
 from logstore.engine.write.lanes.lane_book import LaneBook
+from logstore.engine.write.upload_time import LONGEST_S
 from logstore.errors import CorruptData, Indeterminate, StoreError
 from logstore.format.stored.entry import ClaimKey
 from logstore.objects.fan_out import fan_out
@@ -29,6 +30,7 @@ LEFT_UNREAD = 8
 CHECKPOINT_EVERY = 64
 SPLIT_EVERY = 1024
 SPLIT_PARTS = 100_000
+_SHARE_OF_UPLOAD = 4  # as long as group commit waits for those who come back
 
 Splitter = Callable[[ClaimKey, int], ChainView | None]
 """Makes sure that a partition's manifest holds its chain up to a place, and gives what that says. None if that could not be
@@ -51,10 +53,13 @@ class LaneCheckpoints:
     def run(self) -> None:
         self.write()
 
-    def after_entry(self, seq: int) -> None:
-        """An entry is committed: after so many, it is time for the next one, before those of its partitions."""
+    def after_entry(self, seq: int, upload_s: float) -> None:
+        """An entry is committed, whose upload took so long: after so many, it is time for the next checkpoint. Not at once:
+        those who waited for the entry come back now, and the next one should be on its way before a checkpoint of a
+        thousand partitions takes the interpreter."""
         if seq % CHECKPOINT_EVERY == CHECKPOINT_EVERY - 1:
-            self._runtime.upkeep.at(self, float("-inf"))
+            patience = min(upload_s, LONGEST_S) / _SHARE_OF_UPLOAD
+            self._runtime.upkeep.at(self, self._runtime.clock.monotonic() + patience)
 
     def forget(self) -> None:
         """Another lane, or another life of it, begins: which checkpoint is stored is not known."""

@@ -186,7 +186,7 @@ class Sending:
         with self._lock:
             released = len(upload.stored) + sum(len(released) for _, released in upload.released)
             self._queue.group_commit.after_commit(released, self._queue.waiting, upload.seconds)
-        self._checkpoints.after_entry(entry.header.seq)
+        self._checkpoints.after_entry(entry.header.seq, upload.seconds)
 
     def _commit(self, upload: Upload) -> None:
         """Tell its writers, all those of an atomic append at the same time: who sees it in one partition sees it in all."""
