@@ -16,15 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from logstore.lake.dictionaries import that_repeat
 from logstore.lake.table_format import DataFile, TableFormat
 
 FILE_BYTES = 32 << 20
 _OPEN_BYTES = 48 << 20
-_GROUP_BYTES = 8 << 20
+_GROUP_BYTES = 16 << 20
 _GROUP_ROWS = 1 << 16
 _DICTIONARY_BYTES = 64 << 10
-"""A column whose distinct values take more than this in a row group is written plain: to hash what hardly repeats costs a
-quarter of the write, and the file is larger for it."""
+"""A column that was thought to repeat, and whose distinct values take more than this in a row group, is written plain from
+there on."""
 _BUCKET_US = {"day": 86_400_000_000, "hour": 3_600_000_000}
 
 
@@ -34,9 +35,7 @@ class _Open:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self.sink = tempfile.TemporaryFile()  # noqa: SIM115  (it goes with this object)
-        self.writer = pq.ParquetWriter(
-            self.sink, schema, compression="zstd", dictionary_pagesize_limit=_DICTIONARY_BYTES
-        )
+        self.writer: pq.ParquetWriter | None = None  # its first row group says which columns get a dictionary
         self.waiting: list[pa.RecordBatch] = []
         self.waiting_bytes = self.waiting_rows = self.rows = 0
         self.offsets: list[int] = []
@@ -63,9 +62,16 @@ class _Open:
 
     def write(self) -> None:
         if self.waiting:
-            self.writer.write_table(
-                pa.Table.from_batches(self.waiting, self.schema), row_group_size=_GROUP_ROWS
-            )
+            rows = pa.Table.from_batches(self.waiting, self.schema)
+            if self.writer is None:
+                self.writer = pq.ParquetWriter(
+                    self.sink,
+                    self.schema,
+                    compression="zstd",
+                    use_dictionary=that_repeat(rows),
+                    dictionary_pagesize_limit=_DICTIONARY_BYTES,
+                )
+            self.writer.write_table(rows, row_group_size=_GROUP_ROWS)
         self.waiting, self.waiting_bytes, self.waiting_rows = [], 0, 0
 
 
@@ -112,6 +118,7 @@ class ParquetFiles:
     def _end(self, bucket: int | None) -> None:
         ended = self._open.pop(bucket)
         ended.write()
+        assert ended.writer is not None, "a file is begun with a batch"
         ended.writer.close()
         ended.sink.flush()
         # What follows maps the whole file. Arrow keeps what it freed: it goes back first, so that the two do not add up.
