@@ -16,6 +16,7 @@ from logstore.arrow.plan.entry_runs import in_order, over_entries
 from logstore.arrow.plan.log_partitions import load
 from logstore.arrow.plan.planner import within
 from logstore.arrow.plan.splits import Range, Split, cut
+from logstore.arrow.scan.heap import keep_what_batches_free
 from logstore.arrow.scan.split_scan import Scan
 from logstore.lake.projection import projected
 from logstore.lake.registration import where_it_is
@@ -69,6 +70,7 @@ class Tail:
     def rows(self, objects: ObjectStore, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         """Of some of the splits. Whether a value fits is asked of all its fields, also if few are wanted: a row must not
         look different once it is in the table. Only if none is wanted, values are not read."""
+        keep_what_batches_free()
         read = [name for name in LOG_COLUMNS if name in self.schema.names]
         if not {*LOG_COLUMNS, "incarnation"}.issuperset(self.schema.names):
             read.append("value")
