@@ -93,12 +93,12 @@ def test_a_store_in_use_holds_these_objects_and_no_others() -> None:
         log._internal._checkpointer.write()  # type: ignore[union-attr]
         log._internal.maintenance.compact(clock.now_ms(), bytes(16))
         log.append(b"tail", ack="buffered")
-        compacted = store.create_topic("latest", compact=True)  # in chains of their own
-        compacted.append(b"x", key=b"k")
         until(lambda: bool(checkpoints_of(objects) - {"born"}))
         with store.group("workers", "orders") as group:
             group.poll(0)
             group.commit()
+    with open_store(objects, clock, writer="shared") as store:
+        store.create_topic("shared").append(b"x")  # in a chain of its own
     keys = [info.key for info in objects.list("")]
     used = {shape for shape in SHAPES for key in keys if re.fullmatch(shape, key)}
     assert [key for key in keys if not any(re.fullmatch(shape, key) for shape in SHAPES)] == []

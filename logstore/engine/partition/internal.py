@@ -163,8 +163,7 @@ class Partition(ReadablePartition):
             self._tell_listeners()
             return receipt
         del record  # who waits for an ack need not hold what is in the log by then
-        self._await(future, receipt, deadline)
-        return receipt
+        return self.finish_append(((receipt, future), deadline))
 
     def _submit_checked(self, runs: list[Run], level: Ack, deadline: float) -> Submitted:
         now_ms = self._runtime.clock.now_ms()
