@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import logstore
 from logstore import Record
 from logstore.cli import copying, main
+from logstore.cli.commands.maintenance import maintain
 from logstore.cli.terminal.progress import Progress
 
 
@@ -166,9 +169,11 @@ def test_O03_maintain_that_is_interrupted_says_what_it_did(
 ) -> None:
     logstore.open(url).close()
 
-    def stop(self: object, seconds: float) -> bool:
-        raise KeyboardInterrupt
+    class Pause(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr("threading.Event.wait", stop)
+    # Of this module alone: threads of other tests may wait for events as well.
+    monkeypatch.setattr(maintain, "threading", SimpleNamespace(Event=Pause))
     assert main(["maintain", "--every", "1h"]) == 130
     assert "1 rounds were completed" in capfd.readouterr().err
