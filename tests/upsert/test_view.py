@@ -24,6 +24,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.upsert import TOPIC, Views, changes
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_U01_state_changes_only_by_reading_the_committed_log(view: Views, objects: MemoryStore) -> None:
     """The commit is under way, its bytes are made: the view still shows what the log holds."""
     gated = GatedStore(objects)
@@ -93,6 +94,7 @@ def test_U01_nobody_sees_half_of_a_commit_that_takes_several_reads(
     assert (len(seen) > 3, set(seen) <= {0, 1, 2}, dict(mine.items())) == (True, True, wanted[3])
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_U02_our_own_commit_found_by_a_refresh_is_not_counted_as_a_peers(
     view: Views, objects: MemoryStore
 ) -> None:
@@ -183,6 +185,7 @@ def test_U02_only_complete_times_are_emitted(view: Views, objects: MemoryStore) 
     assert [change[0] for change in changes(objects)] == [b"a", b"b", b"c"]
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_U02_an_update_for_a_time_that_was_declared_complete_is_refused(
     view: Views, objects: MemoryStore
 ) -> None:

@@ -66,6 +66,7 @@ def test_U04_a_log_that_does_not_add_up_raises_with_key_and_time(
         view("fresh")
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_U05_one_drain_emits_at_most_once_for_a_key_and_time(view: Views, objects: MemoryStore) -> None:
     """The commit's outcome is not known, so the drain is repeated: the change stands once."""
     gated = GatedStore(objects)

@@ -329,6 +329,7 @@ def test_W04_lost_answer_then_a_look_at_the_upper_finds_our_own(objects: MemoryS
         assert (mine.dropped, mine.stats.commits, len(headers(objects))) == (0, 1, 1)
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_W04_after_a_timeout_the_same_call_again_is_safe(writer: Writers, objects: MemoryStore) -> None:
     gated = GatedStore(objects)
     mine = writer("mine", gated)

@@ -181,6 +181,7 @@ def test_W12_an_active_writer_is_not_stopped_by_a_fence_of_its_own_that_it_was_n
     assert contents(objects) == [(0, b"0"), (1, b"1"), (2, b"2")]
 
 
+@pytest.mark.usefixtures("begin_in_own_chains")
 def test_W12_promoting_a_writer_whose_commit_is_in_doubt_stores_it_behind_the_fence() -> None:
     """Its PUT was lost; before the retry is due it becomes the only writer: the fence is where the retry would go."""
     gated = GatedStore(MemoryStore())
