@@ -99,10 +99,11 @@ LIVES = """
 
 The rules are in `book.py` and `lives.py`, and `logstore/engine/write/lanes` follows them. Words: `a1:q1` thread 1 of process
 a, whose lane is A, opens q and appends a record; `a2:Q1` appends with the writer of q that there is from the start; `k`
-writes a checkpoint from memory; `ask/A:pq` asks for p and q, `ask/A:q2` two places ahead. Others are processes as
-above. Runs of three uploads begin when these are under way, and a transfer of q stands where the first of them should be;
-that of a late answer when the claim stands, and its thread was not told. *Foreign*: a process finds an entry in its lane
-that counts and is not its own.
+writes a checkpoint from memory; `ask/A:pq` asks for p and q, `ask/A:q2` two places ahead; `split/A` splits the lane, and
+deletes nothing. Others are processes as above. Runs of three uploads begin when these are under way, and a transfer of q
+stands where the first of them should be; those of a late answer when the claim stands, and its thread was not told, and
+the one with a split when c has adopted the lane, too. *Foreign*: a process finds an entry in its lane that counts and is
+not its own.
 """
 RECOVERIES = """
 ## A process that comes back with a WAL

@@ -132,11 +132,16 @@ class Books(Asks):
         return known is None or (known.begun and not known.left)
 
     def begun_at(self, book: Book, own: Own) -> tuple[Book, Any]:
-        """It stands, perhaps behind parts that were not known before. In another life it is not known any more."""
+        """It stands, perhaps behind parts that were not known before. In another life it is not known any more, or the lane
+        tells more of it."""
         known = book.known((own.part, own.claim))
-        if known is not None:
+        if known is not None and self.is_begun_only(known):
             book = book.with_claim(known._replace(seq=own.seq, end=own.next, reserved=own.next))
         return book, None
+
+    def is_begun_only(self, known: Known) -> bool:
+        """Not if there is, or was, a part of it in the lane: by now a manifest may hold that."""
+        return known.begun
 
     def goes_on_here(self, book: Book, tail: Tail, adopted_at: int) -> tuple[Book, Any]:
         """If the claim at the tail is one of an earlier life: nothing need be claimed. What is ours then, or None.

@@ -220,6 +220,13 @@ class Lives(Books):
 
     # Others
 
+    def split_end(self, end: int) -> int:
+        """All of a lane may be split: nothing of it is deleted here."""
+        return end
+
+    def may_go(self, entry: Entry, valid: bool) -> bool:
+        return False
+
     def asker(self, who: str, lane: str, parts: str, ahead: str = "") -> Actor:
         """Asks for claims of a lane that it has found to stand, at its end or so many places ahead."""
         end, seals = yield Look(self.claims_now, (lane, parts))

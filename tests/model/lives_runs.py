@@ -1,7 +1,8 @@
 """Which threads and processes meet on a lane with a name, and every rule of that, broken.
 
 `a1:q1` is thread 1 of process a, whose lane is A: it opens q and appends a record. `a2:Q1` appends with the writer of q that
-there is from the start, `k` writes a checkpoint. `ask/A:pq` asks for p and q, `ask/A:q2` two places ahead.
+there is from the start, `k` writes a checkpoint. `ask/A:pq` asks for p and q, `ask/A:q2` two places ahead. `split/A` splits
+the lane: manifests, and then the checkpoint.
 Other words are those of `transfers_runs`: `b:p1` takes p over and flushes, `c/A:np1` is the next life of lane A, elsewhere.
 The topic is new; `held` says which partitions are a's from the start.
 """
@@ -24,6 +25,7 @@ from tests.model.search import World
 
 _THREAD = re.compile(r"(\w)(\d):(\S+)")
 _OTHER = re.compile(r"(\w)(?:/(\w))?:(\w+)")
+_SPLIT = re.compile(r"split/(\w)")
 _ASK = re.compile(r"ask/(\w):([a-z]+)(\d?)")
 
 
@@ -46,6 +48,8 @@ class Run(NamedTuple):
         for word in self.words.split():
             if found := _ASK.fullmatch(word):
                 made.append((word[:5], partial(rules.asker, word[:5], *found.groups())))
+            elif found := _SPLIT.fullmatch(word):
+                made.append((word, partial(rules.splitter, word, found[1], 1)))
             elif found := _THREAD.fullmatch(word):
                 who, number, script = found.groups()
                 made.append((who + number, partial(rules.thread, who + number, who.upper(), script)))
@@ -69,6 +73,9 @@ has read the lane before."""
 
 CLAIMED = "a2*3 a1*6"
 """An upload of q is about to be sent, and a claim of p stands, of which its thread was not told."""
+
+CLAIMED_AND_ADOPTED = f"{CLAIMED} c*4"
+"""That, and the lane has its next life elsewhere."""
 
 # Each rule, broken: a variant overrides one method
 
@@ -114,6 +121,14 @@ class WipesTheEarlierLife(Lives):
         return known is None or not known.left
 
 
+class BeginsBehindASplit(Lives):
+    """Who is answered late begins its claim in its book where it was put, although another life has written behind that, and
+    has split it."""
+
+    def is_begun_only(self, known: Known) -> bool:
+        return True
+
+
 class GoesOnInANextLife(Lives):
     """Who has not met the next life of its lane goes on with a claim that leads there, and says in its checkpoint that the
     other's records lie before the claim's first part."""
@@ -141,6 +156,7 @@ CONTRASTS = [
     _broken(AWriterOfALateAnswer, "lost", "a1:p1 a2:Q1q c/A:np1", prelude=CLAIMED),
     _broken(AWriterOfTheLifeBefore, "lost", "a1:P1 a2:Q1q c/A:np1", held="pq"),
     _broken(WipesTheEarlierLife, "lost", "a1:p a2:Q1qk c/A:np1"),
+    _broken(BeginsBehindASplit, "lost", "a1:p1 a2:Q1q c/A:np1 split/A", prelude=CLAIMED_AND_ADOPTED),
     _broken(GoesOnInANextLife, "lost", "a1:p a2:Q1k c/A:np1"),
     _broken(AnswersBehindTheAdoption, "lost", "a1:Q1 c/A:nq1 ask/A:q"),
 ]
@@ -171,6 +187,11 @@ RULES = [
         "two uploads, and both are asked for", Run("a1:P1 a2:P1 ask/A:pq b:q", **SIDE_BY_SIDE), MET, ASKED
     ),
     _holds("a late answer", Run("a1:p1 a2:Q1q c/A:np1", prelude=CLAIMED), LATE, BACK, ADOPTED),
+    _holds(
+        "a late answer, and a split",
+        Run("a1:p1 a2:Q1q c/A:np1 split/A", prelude=CLAIMED_AND_ADOPTED),
+        *(LATE, BACK, ADOPTED, "split"),
+    ),
     _holds("a late try, and a checkpoint", Run("a1:p a2:Q1qk c/A:np1"), LATE, BACK, ADOPTED, SAID),
     _holds("a writer of the life before", Run("a1:P1 a2:Q1q c/A:np1", held="pq"), BACK, ADOPTED),
     _holds("an ask, and another life", Run("a1:Q1q1 c/A:nq1 ask/A:q"), ASKED, ADOPTED, BACK),
@@ -178,6 +199,11 @@ RULES = [
 
 WIDE = [
     _holds("a late answer", Run("a1:p1 a2:Q1q c/A:np1"), LATE, BACK, ADOPTED),
+    _holds(
+        "a late answer, and a split, from the start",
+        Run("a1:p1 a2:Q1q c/A:np1 split/A", prelude=CLAIMED),
+        *(LATE, BACK, ADOPTED, "split"),
+    ),
     _holds("tried again, and adopted by another", Run("a1:p1 a2:Q1 c/A:np1", 1), AGAIN, ADOPTED),
     _holds("both come back", Run("a1:P1p1 a2:Q1q1 c/A:np1", held="pq"), BACK, ADOPTED),
     _holds("a taker, too", Run("a1:p1 a2:Q1q c/A:n b:p1"), BACK, MET, ADOPTED),

@@ -320,9 +320,9 @@ class LaneState:
 
     def begun_at(self, key: ClaimKey, next_seq: int, end_offset: int, reserved_until: int) -> None:
         """It is committed there. Somebody may have ended it since, which counts; and if another life of the lane has begun,
-        it is not known any more."""
+        it is not known any more, or the lane tells more of it, which counts, too, also once that was split."""
         one = self.claims.get(key)
-        if one is not None:
+        if one is not None and one.is_begun:
             one.next_seq, one.end_offset, one.reserved_until = next_seq, end_offset, reserved_until
 
     def carried_on(self) -> dict[str, ClaimKey]:

@@ -103,20 +103,20 @@ class LaneCheckpoints:
         has noted a low watermark; or our life is over, and the one that is there knows more than we do: it is not
         replaced."""
         with self._book.lock:
-            unclaimed = self._book.unclaimed
+            state, unclaimed = self._book.known, self._book.unclaimed
             writers = [writer for key, writer in self._book.writers.items() if key not in unclaimed]
         known = settled(writers)
         with self._book.lock:
-            claims = {key: claim.seen() for key, claim in self._book.known.claims.items()}
-            said, packed = self._book.known.said_bases()
+            claims = {key: claim.seen() for key, claim in state.claims.items()}
+            said, packed = state.said_bases()
         bases = bases_of(known, claims, said)
         if packed is None or not bases.is_still(said):
             packed = bases.pack()
         with self._book.lock:
-            if self._book.life.is_over:
+            if self._is_over(state):
                 return False
-            self._book.known.put_bases(bases, packed, said)
-            checkpoint = self._book.known.checkpoint(self._runtime.rng.randbytes(8))
+            state.put_bases(bases, packed, said)
+            checkpoint = state.checkpoint(self._runtime.rng.randbytes(8))
         packed, key = checkpoint.pack(), self._book.log.paths.checkpoint
         try:
             stored = put_settled(self._runtime.store, key, packed, self._etag)
@@ -127,11 +127,15 @@ class LaneCheckpoints:
         if stored is None:
             self._take()
             return False
-        self._etag = stored.etag
-        self._reached = checkpoint.next_seq
         with self._book.lock:
-            self._book.known.version = checkpoint.version
+            if self._is_over(state):
+                return False  # whose next life, if it is ours, looks first what this one has said
+            self._etag, self._reached, state.version = stored.etag, checkpoint.next_seq, checkpoint.version
         return True
+
+    def _is_over(self, state: LaneState) -> bool:
+        """Whether the life that knew this is, also if the next one is ours again. Holds the book's lock."""
+        return self._book.life.is_over or self._book.known is not state
 
     def _take(self) -> None:
         """The one that is there, before it is replaced. One that got lost, or damaged, says nothing, and is made again."""
