@@ -174,6 +174,10 @@ class ExclusiveWriter(ExclusiveAppends):
         """What there is for its next windows, about."""
         return self._buffer.charged
 
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._state.windows)
+
     def prepare(self, atomics: Collection[Atomic], most: int) -> FlushWindow | None:
         """What a lane asks: the window that its next entry takes along."""
         with self._lock:
@@ -296,7 +300,7 @@ class ExclusiveWriter(ExclusiveAppends):
         self._counted.flushed(done)
         self.stats.progressed(now)
         self._ask_for_flush()
-        return _new_tuple(Committed, (done, released, waited, bool(state.windows)))
+        return _new_tuple(Committed, (done, released, waited))
 
     def committed(self, done: Committed) -> None:
         """What is done without the lock, before those who waited are told."""

@@ -27,7 +27,6 @@ class Committed(NamedTuple):
     done: FlushDone
     released: list[Released]
     local_wait_s: float | None
-    waits_on: bool
 
 
 class Atomic(Protocol):
@@ -51,6 +50,10 @@ class Flushed(Protocol):
     @property
     def waiting_bytes(self) -> int:
         """What there is for its next windows, about."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a window of it waits for its commit."""
 
     @property
     def reserves_alone(self) -> bool:

@@ -140,10 +140,10 @@ class LaneQueue:
             if window is not None:
                 windows.append((writer, window))
                 size += window.charged
-        self._watch([writer for writer, _ in windows])
+        self.watch([writer for writer, _ in windows])
         return Load(windows, atomics)
 
-    def _watch(self, writers: list[Flushed]) -> None:
+    def watch(self, writers: list[Flushed]) -> None:
         """They wait for the store from now on. One that has stopped meanwhile has said that it does not, perhaps before."""
         watch = self._runtime.watch
         watch.all_began(writers)

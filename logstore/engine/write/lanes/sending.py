@@ -213,8 +213,10 @@ class Sending:
             ]
         told = [(writer, done) for writer, done in committed if done is not None]
         runtime.budget.give_back(sum([done.done.charged for _, done in told]))
-        runtime.watch.all_ended([writer for writer, _ in told])
-        runtime.watch.all_began([writer for writer, done in told if done.waits_on])
+        writers = [writer for writer, _ in told]
+        runtime.watch.all_ended(writers)
+        # Asked now: another upload may have taken something of theirs since, which waited already when it began.
+        self._queue.watch([writer for writer in writers if writer.is_under_way])
         upload.stored = upload.load.atomics
         for writer, done in told:
             writer.committed(done)
