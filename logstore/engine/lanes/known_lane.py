@@ -57,6 +57,7 @@ class KnownLane:
         self.told: dict[str, Based] = {}
         self.left: set[str] | None = None  # partitions that were in it; None if some of that is lost
         self.told_at = -math.inf
+        self._told_until = -1  # up to which place
 
     def tell(self, state: LaneState) -> None:
         """What it says of its partitions, from now on."""
@@ -69,13 +70,16 @@ class KnownLane:
         }
         left = {key.prefix for key, one in state.claims.items() if one.is_left}
         self.left = None if state.lost else left
-        self.told_at = self.read_at
+        self.told_at, self._told_until = self.read_at, state.next_seq
 
-    def is_as_of(self, moment: float) -> None:
-        """What is known of it is all that there was then."""
+    def took(self, prefixes: Iterable[str], state: LaneState, moment: float, put_at: int) -> None:
+        """A transfer of ours took them at the place `put_at`, or earlier. Before that place nothing was added to the lane
+        since it was read: so what is known of it is all that there was at this moment, and what it told, too, unless others
+        have added something since it did."""
+        self.forget(prefixes)
         self.read_at = moment
-        if self.told_at > -math.inf:
-            self.told_at = moment
+        if self._told_until == put_at:
+            self.told_at, self._told_until = moment, state.next_seq
 
     def is_as_it_was(self, now: float) -> bool:
         """Whether nobody will have added anything to it since a moment ago: a transfer of ours was the last entry, or nobody

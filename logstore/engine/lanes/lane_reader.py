@@ -355,8 +355,7 @@ class LaneReader:
                                 known.ours_until = state.next_seq
                                 moved |= {key: Moved(row, successor, owner) for key, row in rows.items()}
                             doubtful -= moved.keys()
-                            known.is_as_of(read_at)  # nobody else had put anything there
-                            known.forget(key.prefix for key in moved)
+                            known.took((key.prefix for key in moved), state, read_at, seq)
                             return {
                                 one.key: Taken(
                                     state.parts_from(one.key, one.next_seq),

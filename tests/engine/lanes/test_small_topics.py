@@ -289,6 +289,27 @@ def test_N06_a_new_topic_that_another_process_has_deleted_takes_no_record() -> N
     assert seen(objects) == [(0, b"again")]
 
 
+def test_N08_what_a_lane_told_a_moment_ago_is_not_kept_for_longer_by_those_who_go_on_claiming() -> None:
+    """Another process has written a partition meanwhile: it is not opened as if nobody had."""
+    objects, clock = MemoryStore(), ManualClock()
+    gated = GatedStore(objects)
+    with running(gated, clock, lanes=1) as store, running(objects, ManualClock(), lanes=1) as other:
+        topic = store.create_topic("t", 5)
+        topic.partition(0).append(b"ours")
+        other.topic("t").partition(4).append(b"theirs")
+        for number in range(1, 4):
+            clock.advance(0.5)
+            assert topic.partition(number).append(b"ours").offset == 0
+        log = topic.partition(4)
+        with gated.hold("*") as gate:
+            ack = background(log.append, b"behind theirs")
+            gate.wait_held(PATIENCE_S)
+            (told,) = [each for each in store.health()["partitions"] if each["partition"] == 4]
+            assert told["state"] == "not loaded"
+            gate.open()
+        assert ack.result(PATIENCE_S).offset == 1
+
+
 @pytest.mark.parametrize("opens_together", [True, False], ids=["at once", "one by one"])
 def test_N04_C01_fifty_processes_that_open_one_new_topic_lose_nothing(opens_together: bool) -> None:
     """Each stops the one before it. What was acked is there, at its offset, once."""
