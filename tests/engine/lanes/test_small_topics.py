@@ -17,6 +17,8 @@ from logstore.arrow.plan.log_partitions import load
 from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.engine.partition.many_partitions import ManyPartitions
 from logstore.errors import Fenced, LogStoreError, PartitionInUse, UnknownTopic
+from logstore.format.stored.entry import ClaimKey
+from logstore.format.stored.extras import Claim
 from logstore.format.stored.lane_checkpoint import LaneCheckpoint
 from logstore.layout.paths import LANES_PREFIX, LanePaths
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
@@ -308,6 +310,24 @@ def test_N08_what_a_lane_told_a_moment_ago_is_not_kept_for_longer_by_those_who_g
             assert told["state"] == "not loaded"
             gate.open()
         assert ack.result(PATIENCE_S).offset == 1
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_N04_a_writer_that_is_opened_ahead_goes_on_where_somebody_has_sealed_and_died(records: int) -> None:
+    """Its claim is refused, and the fence that it puts into the partition's own chain is of the very epoch that the claim
+    would have been."""
+    objects = MemoryStore()
+    with running(objects, ManualClock(), lanes=1) as store:
+        log = store.create_topic("t").partition(0)
+        paths = log._internal.paths
+        assert paths.birth_lane is not None
+        LaneReader(objects).end_claim(
+            Claim(paths.birth_lane, 0), ClaimKey(paths.prefix, 0), lambda: bytes(16), 0
+        )
+        waiting = [log.submit(b"%d" % number) for number in range(records)]
+        assert [ack.result(PATIENCE_S).offset for ack in waiting] == list(range(records))
+        assert log.append(b"more").offset == records
+    assert len(seen(objects)) == records + 1
 
 
 @pytest.mark.parametrize("opens_together", [True, False], ids=["at once", "one by one"])

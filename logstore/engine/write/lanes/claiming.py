@@ -85,9 +85,11 @@ class Claiming:
         self._flush_if_due(writer, writer.claim_key)
 
     def replace(self, old: ClaimKey, writer: Flushed) -> None:
-        """The claim of a writer that was expected is not committed, and never will be. It was added with another one."""
+        """The claim of a writer that was expected is not committed, and never will be. It was added with another one. That
+        is the same if somebody had sealed the one before, and no more: then a fence in the partition's chain made it."""
         with self._book.lock:
-            self._book.writers.pop(old, None)
+            if old != writer.claim_key:
+                self._book.writers.pop(old, None)
         self._flush_if_due(writer, old)
 
     def _flush_if_due(self, writer: Flushed, expected: ClaimKey) -> None:
