@@ -66,8 +66,9 @@ class WriterOpening:
         with self._lock:
             opening = self._under_way
             if opening is None or opening.outcome.done():
-                opening = self._under_way = _Opening(Future(), deadline)
+                opening = _Opening(Future(), deadline)
                 self._runtime.spawn("open", lambda: self._open(opening, ack))
+                self._under_way = opening  # not one that no thread could be started for
             return opening
 
     def _open(self, opening: _Opening, ack: Ack) -> None:

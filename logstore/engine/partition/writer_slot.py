@@ -237,8 +237,11 @@ class PartitionWriters:
             return
         if error is None:
             again = partial(self._take_over_again, writer, state, before, claimed)
-            self._runtime.spawn("open", again)  # by another thread: this one makes the claims
-            return
+            try:
+                self._runtime.spawn("open", again)  # by another thread: this one makes the claims
+                return
+            except RuntimeError as none_left:
+                error = none_left
         self._give_up(writer, state, before, claimed, error)
 
     def _take_over_again(

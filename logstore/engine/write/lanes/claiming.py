@@ -67,7 +67,7 @@ class Claiming:
             self._asked.append(asked)
             starts, self._is_running = not self._is_running, True
         if starts:
-            self._runtime.spawn("claim", self._run)
+            self._runtime.spawn_or_run("claim", self._run)
         return asked.outcome
 
     def taken(self, fence: Part) -> None:
