@@ -208,7 +208,9 @@ class PartitionWriters:
         known = state.lost_ranges()
         outcome = claim_ahead(self._runtime, self._chain, state, lane)
         self._tell_lost(lost for lost in state.lost_ranges() if lost not in known)
-        writer = ExclusiveWriter(self._runtime, self._chain, state, self._topic, on_commit, lane)
+        writer = ExclusiveWriter(
+            self._runtime, self._chain, state, self._topic, on_commit, lane, is_ahead=True
+        )
         claimed: BlockingWait[None] = BlockingWait()
         writer.claim_committed = claimed
         self._runtime.watch.began(writer, self._chain.paths)
@@ -231,17 +233,18 @@ class PartitionWriters:
         assert lane is not None
         if taken is not None:
             state.raise_low_watermark(taken.low)
-            lane.claiming.committed(writer)
+            lane.claiming.decided(writer, writer.claim_key)
             claimed.set_result(None)
             writer.claim_committed = None
             return
-        if error is None:
+        if error is None and (error := writer.failed) is None:
             again = partial(self._take_over_again, writer, state, before, claimed)
             try:
                 self._runtime.spawn("open", again)  # by another thread: this one makes the claims
                 return
             except RuntimeError as none_left:
                 error = none_left
+        assert error is not None
         self._give_up(writer, state, before, claimed, error)
 
     def _take_over_again(
@@ -282,6 +285,8 @@ class PartitionWriters:
         if not isinstance(error, LogStoreError):
             error = StoreUnavailable(f"{self._chain.paths}: the writer could not be opened: {error!r}")
         writer.stop(error)
+        if self.lane is not None:
+            self.lane.claiming.decided(writer, writer.claim_key)
         if state.tail.next_seq == before.next_seq + 1:
             state.retreat(before)
         claimed.set_exception(error)

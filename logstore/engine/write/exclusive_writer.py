@@ -73,7 +73,10 @@ class ExclusiveWriter(ExclusiveAppends):
         topic: TopicLimits,
         on_commit: Callable[[], None],
         lane: Lane | None = None,
+        *,
+        is_ahead: bool = False,
     ) -> None:
+        """`is_ahead`: of its claim, which is not committed yet."""
         super().__init__(runtime, chain, state, lane)
         self._topic = topic
         self._on_commit = on_commit
@@ -85,7 +88,7 @@ class ExclusiveWriter(ExclusiveAppends):
         self._settled: Settled | None = None
         self.hands_over = False
         if lane is not None:
-            lane.add(self, self._first_seq)
+            lane.add(self, self._first_seq, is_ahead=is_ahead)
 
     def __str__(self) -> str:
         return str(self._chain.paths)
@@ -206,7 +209,7 @@ class ExclusiveWriter(ExclusiveAppends):
             self._may_show = tail.reserved_until
         assert self._lane is not None
         self._lane.add(self, tail.next_seq)
-        self._lane.claiming.replace(old, self)
+        self._lane.claiming.decided(self, old)
 
     def settled(self) -> Settled | None:
         """What is known of the chain before our own segments."""

@@ -201,7 +201,6 @@ def claim_ahead(runtime: Runtime, chain: Chain, state: PartitionState, lane: Lan
     assert tail.claim is not None
     key, start = ClaimKey(chain.paths.prefix, tail.epoch), tail.start_offset
     fence = fence_row(ClaimKey(key.prefix, key.epoch + 1), tail.next_seq, SegmentFlags.FENCE, start, start)
-    lane.claiming.expect(fence.claim)
     moved = Moved(fence, lane.claim(), runtime.presence.show().pack())
     state.add_committed([link_of_fence(moved)], by_owner=True)
     wanted = Wanted(

@@ -9,7 +9,10 @@ import pytest
 
 import logstore
 from logstore.config import Ack
+from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.errors import StoreUnavailable
+from logstore.format.stored.entry import ClaimKey
+from logstore.format.stored.extras import Claim
 from logstore.objects import MemoryStore
 from logstore.testing import ManualClock
 from tests.support.engine.harness import running
@@ -60,3 +63,28 @@ def test_L28_who_is_outrun_by_another_claim_and_has_no_thread_left_is_told(
         found: logstore.PartitionLog = log.reopen()
         assert found.append(b"ours").offset == 1
     assert seen(objects) == [(0, b"theirs"), (1, b"ours")]
+
+
+def test_L28_what_was_opened_ahead_in_vain_does_not_hold_up_the_next_writer_of_that_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody has sealed the partition, and no more: the next writer's fence is of the epoch that the claim was to have."""
+    objects, clock = MemoryStore(), ManualClock()
+    with running(objects, clock, lanes=1) as store:
+        log = store.create_topic("t").partition(0)
+        paths, spawn = log._internal.paths, store._runtime.spawn
+        assert paths.birth_lane is not None
+        LaneReader(objects).end_claim(
+            Claim(paths.birth_lane, 0), ClaimKey(paths.prefix, 0), lambda: bytes(16), 0
+        )
+
+        def only_claims(name: str, call: Callable[[], object]) -> None:
+            (spawn if name == "claim" else refused)(name, call)
+
+        monkeypatch.setattr(store._runtime, "spawn", only_claims)
+        with pytest.raises(StoreUnavailable, match="thread"):
+            log.submit(b"no").result(PATIENCE_S)
+        monkeypatch.undo()
+        clock.advance(60.0)  # what is remembered of the lane is too old to open a writer by
+        assert log.reopen().submit(b"ours").result(PATIENCE_S).offset == 0
+    assert seen(objects) == [(0, b"ours")]

@@ -3,7 +3,7 @@
 One thread at a time puts transfers, one for each lane that the claims come from, and takes what was asked for meanwhile with
 the next one. So opening a thousand partitions is a few requests, whichever way they are opened.
 
-A writer may be made ahead of its claim (`expect`): what it is given waits in its buffer until that is committed.
+A writer may be made ahead of its claim: what it is given waits in its buffer until that is committed (`decided`).
 """
 
 from __future__ import annotations
@@ -75,26 +75,13 @@ class Claiming:
         with self._book.lock:
             self._book.known.begun_at(fence.claim, fence.seq + 1, fence.end_offset, fence.reserved_until)
 
-    def expect(self, key: ClaimKey) -> None:
-        """A writer of that claim is made before it is committed: what it holds waits."""
+    def decided(self, writer: Flushed, former: ClaimKey) -> None:
+        """What became of the claim that a writer was made ahead of, which was to be `former`: it is committed; or another
+        one is instead, with which the writer was added again; or the writer has stopped. It need not wait any more."""
         with self._book.lock:
-            self._book.unclaimed[key] = math.inf
-
-    def committed(self, writer: Flushed) -> None:
-        """The claim of a writer that was expected is committed: what it holds need not wait any more."""
-        self._flush_if_due(writer, writer.claim_key)
-
-    def replace(self, old: ClaimKey, writer: Flushed) -> None:
-        """The claim of a writer that was expected is not committed, and never will be. It was added with another one. That
-        is the same if somebody had sealed the one before, and no more: then a fence in the partition's chain made it."""
-        with self._book.lock:
-            if old != writer.claim_key:
-                self._book.writers.pop(old, None)
-        self._flush_if_due(writer, old)
-
-    def _flush_if_due(self, writer: Flushed, expected: ClaimKey) -> None:
-        with self._book.lock:
-            due = self._book.unclaimed.pop(expected, math.inf)
+            due = self._book.unclaimed.pop(writer, math.inf)
+            if former != writer.claim_key and self._book.writers.get(former) is writer:
+                del self._book.writers[former]
         if due < math.inf:
             self._at(writer, due)
 

@@ -75,7 +75,7 @@ class Flight:
         for key in ask.seals:
             one = book.known.claims.get(key)
             in_doubt = book.known.lost if one is None else one.lost_at is not None
-            if not in_doubt and key not in book.unclaimed:
+            if not in_doubt and book.writers.get(key) not in book.unclaimed:
                 self.asked.setdefault(key, ask)
 
     def has_ended(self, writer: Flushed) -> bool:

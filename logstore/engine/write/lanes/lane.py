@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 from logstore.config import TakeOver
 from logstore.engine.chain.fencing import WHAT_NOW
@@ -92,6 +93,7 @@ class Lane:
             self._book.known = state
             self.checkpoints.forget()
             self._book.writers.clear()  # of a life before this one, all stopped
+            self._book.unclaimed.clear()
             self._flight.asked.clear()
 
     @property
@@ -119,10 +121,11 @@ class Lane:
         with self._lock:
             self._book.known.begin(key, next_seq, end_offset, reserved_until)
 
-    def add(self, writer: Flushed, next_seq: int) -> None:
+    def add(self, writer: Flushed, next_seq: int, *, is_ahead: bool = False) -> None:
         """The claim is committed, and this is its writer, whose first part has the place `next_seq`. Another process may
         have taken the partition over since, and the lane may have met that one's seal already, when there was no writer to
-        stop; or another life of the lane has begun, and has put more of the claim into it."""
+        stop; or another life of the lane has begun, and has put more of the claim into it. `is_ahead`: it is not committed
+        yet, and what the writer holds waits for that."""
         key = writer.claim_key
         with self._lock:
             one = self._book.known.claims.get(key)
@@ -131,6 +134,8 @@ class Lane:
             is_sealed = one is not None and one.is_sealed
             if is_here:
                 self._book.writers[key] = writer
+            if is_here and is_ahead:
+                self._book.unclaimed[writer] = math.inf
         if not is_here:
             writer.stop(OutcomeUnknown(f"{self}: it was given up while the partition was opened: reopen it"))
         elif is_sealed:
@@ -144,7 +149,7 @@ class Lane:
     def at(self, writer: Flushed, due: float) -> None:
         """Flush this writer's partition when the clock reaches `due`. Called with its partition's lock held."""
         with self._lock:
-            if self._book.unclaimed and self._book.waits_for_claim(writer.claim_key, due):
+            if self._book.unclaimed and self._book.waits_for_claim(writer, due):
                 return
             if not self._queue.add(writer, due) or not self._queue.may_begin():
                 return

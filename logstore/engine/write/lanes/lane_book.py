@@ -22,8 +22,8 @@ class LaneBook:
         self.life = LaneLife(runtime, name, is_named)
         self.known = LaneState()  # up to the last entry that is certain
         self.writers: dict[ClaimKey, Flushed] = {}
-        # Of writers whose claims are not committed yet: when they want a flush.
-        self.unclaimed: dict[ClaimKey, float] = {}
+        # Writers whose claims are not committed yet, and when they want a flush.
+        self.unclaimed: dict[Flushed, float] = {}
         self.left: tuple[str, list[ClaimKey]] | None = None  # the lane that is given up, and its claims
         self._store = runtime.store
         self.name = name
@@ -33,11 +33,11 @@ class LaneBook:
         with self.lock:
             return Claim(self.name, self.known.next_seq)
 
-    def waits_for_claim(self, key: ClaimKey, due: float) -> bool:
-        """Whether that is not committed yet: then a flush that is due is remembered. Holds the lock."""
-        later = self.unclaimed.get(key)
+    def waits_for_claim(self, writer: Flushed, due: float) -> bool:
+        """Whether its claim is not committed yet: then a flush that is due is remembered. Holds the lock."""
+        later = self.unclaimed.get(writer)
         if later is not None:
-            self.unclaimed[key] = min(due, later)
+            self.unclaimed[writer] = min(due, later)
         return later is not None
 
     @property

@@ -104,7 +104,7 @@ class LaneCheckpoints:
         replaced."""
         with self._book.lock:
             state, unclaimed = self._book.known, self._book.unclaimed
-            writers = [writer for key, writer in self._book.writers.items() if key not in unclaimed]
+            writers = [writer for writer in self._book.writers.values() if writer not in unclaimed]
         known = settled(writers)
         with self._book.lock:
             claims = {key: claim.seen() for key, claim in state.claims.items()}
