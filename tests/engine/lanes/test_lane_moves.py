@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from concurrent.futures import Future
 from typing import Any
 
@@ -249,3 +251,26 @@ def test_N02_what_is_sent_again_keeps_its_order_when_a_second_seal_is_met(
         assert [future.result(PATIENCE_S).offset for future in waiting] == [1, 2, 3]
     assert seen(objects, 0) == [(number, b"%d" % number) for number in range(4)]
     crash(store)
+
+
+def test_L08_a_lane_lets_go_of_the_writers_that_have_stopped() -> None:
+    """Two processes take a partition from each other again and again. Each knows as much of it as of one that it has."""
+    objects = MemoryStore()
+    known: list[weakref.ref[object]] = []
+    with running(objects, lanes=1, take_over=True) as one, running(objects, lanes=1, take_over=True) as two:
+        one.create_topic("t", 2).partition(1).append(b"stays")
+        for turn in range(6):
+            for store in (one, two):
+                log = store.topic("t").partition(0)
+                try:
+                    log.append(b"%d" % turn)
+                except Fenced:
+                    log = log.reopen()
+                    log.append(b"%d" % turn)
+                known.append(weakref.ref(log._internal.state))
+            del log
+        assert [lane.partitions for lane in one._lanes.overviews()] == [2]
+        assert [lane.partitions for lane in two._lanes.overviews()] == [1]
+        gc.collect()
+        assert [state for state in known[:-4] if state() is not None] == []
+    assert [value for _, value in seen(objects)] == [b"%d" % (turn // 2) for turn in range(12)]

@@ -90,10 +90,8 @@ class Lane:
 
     def _adopted(self, state: LaneState) -> None:
         with self._lock:
-            self._book.known = state
+            self._book.begin_again(state)
             self.checkpoints.forget()
-            self._book.writers.clear()  # of a life before this one, all stopped
-            self._book.unclaimed.clear()
             self._flight.asked.clear()
 
     @property
@@ -104,13 +102,13 @@ class Lane:
     def carried_on(self, prefix: str) -> ChainTail | None:
         """Where the chain of a partition of the life before ends; None if it is none."""
         with self._lock:
-            return self._book.life.tail_of(prefix, self._book.known, self._book.writers)
+            return self._book.life.tail_of(prefix, self._book.known, self._book.ours)
 
     def goes_on(self, key: ClaimKey, tail: ChainTail, adopter: bytes) -> bool:
         """Whether the claim at the tail is one of the life before, and goes on. `adopter`: who has adopted the lane that it
         is in."""
         with self._lock:
-            return self._book.life.goes_on(key, tail, adopter, self._book.known, self._book.writers)
+            return self._book.life.goes_on(key, tail, adopter, self._book.known, self._book.ours)
 
     def claim(self) -> Claim:
         """What a fence says that leads a partition's chain into this lane."""
@@ -134,6 +132,7 @@ class Lane:
             is_sealed = one is not None and one.is_sealed
             if is_here:
                 self._book.writers[key] = writer
+                self._book.ours.add(key)
             if is_here and is_ahead:
                 self._book.unclaimed[writer] = math.inf
         if not is_here:
@@ -143,6 +142,12 @@ class Lane:
             writer.stop(
                 Fenced(f"{paths}: another process took the partition over while it was opened. {WHAT_NOW}")
             )
+
+    def remove(self, writer: Flushed) -> None:
+        """It has stopped."""
+        with self._lock:
+            if self._book.writers.get(writer.claim_key) is writer:
+                del self._book.writers[writer.claim_key]
 
     # Asking for a flush
 
@@ -236,10 +241,8 @@ class Lane:
             self._book.left = None
             if not self._book.life.is_named:
                 self._book.name = self._runtime.rng.randbytes(8).hex()
-            self._book.known = LaneState()
+            self._book.begin_again(LaneState())
             self.checkpoints.forget()
-            self._book.writers.clear()
-            self._book.unclaimed.clear()
             self._queue.due.clear()
             self._flight.asked.clear()
         logger.warning("%s: partitions are claimed for it from now on", self)
@@ -266,17 +269,13 @@ class Lane:
     def is_used(self) -> bool:
         """Whether a partition was ever claimed for it."""
         with self._lock:
-            return bool(self._book.writers)
+            return bool(self._book.ours)
 
     def close(self, deadline: float) -> None:
         """End the lane with a fence, so that nobody has to seal anything in it. One that cannot be made is no harm.
         A lane with a name is left to its next life: a checkpoint says what there is."""
         if self._book.life.is_named:
-            if (
-                self._book.writers
-                and not self._book.life.is_over
-                and self._runtime.clock.monotonic() < deadline
-            ):
+            if self.is_used and not self._book.life.is_over and self._runtime.clock.monotonic() < deadline:
                 self.checkpoints.write()
             return
         if self._book.left is not None:
@@ -285,7 +284,7 @@ class Lane:
         runtime, failures = self._runtime, 0
         while True:
             with self._lock:
-                if not self._book.writers or self._flight.uploads or self._queue.again:
+                if not self._book.ours or self._flight.uploads or self._queue.again:
                     return
                 seq, edge = self._book.known.next_seq, self._book.known.edge
             header = EntryHeader(EntryKind.FENCE, seq, runtime.new_id(), edge, runtime.clock.now_ms(), seq)

@@ -21,7 +21,8 @@ class LaneBook:
         self.lock = threading.Lock()
         self.life = LaneLife(runtime, name, is_named)
         self.known = LaneState()  # up to the last entry that is certain
-        self.writers: dict[ClaimKey, Flushed] = {}
+        self.writers: dict[ClaimKey, Flushed] = {}  # that have not stopped
+        self.ours: set[ClaimKey] = set()  # the claims that this life of the lane had writers for
         # Writers whose claims are not committed yet, and when they want a flush.
         self.unclaimed: dict[Flushed, float] = {}
         self.left: tuple[str, list[ClaimKey]] | None = None  # the lane that is given up, and its claims
@@ -39,6 +40,12 @@ class LaneBook:
         if later is not None:
             self.unclaimed[writer] = min(due, later)
         return later is not None
+
+    def begin_again(self, known: LaneState) -> None:
+        """Another life, or another lane: it is known as far as that, and has no writers. Holds the lock."""
+        self.known = known
+        for kept in (self.writers, self.ours, self.unclaimed):
+            kept.clear()
 
     @property
     def name(self) -> str:

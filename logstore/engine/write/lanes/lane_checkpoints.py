@@ -90,7 +90,7 @@ class LaneCheckpoints:
         """Let go of entries that hold what others have taken over, or was deleted: what the partitions of this process have
         in them becomes objects of their own, now and not when much has come."""
         with self._book.lock:
-            if not self._book.writers or self._book.left is not None or self._book.life.is_over:
+            if not self._book.ours or self._book.left is not None or self._book.life.is_over:
                 return
             until, was_split = self._book.known.next_seq - 1, bool(self._book.known.splits)
         self._collecting = self._runtime.lanes.snapshot(self._book.name).has_left_below(until)
