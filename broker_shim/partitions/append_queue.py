@@ -137,6 +137,8 @@ class AppendQueue:
             return None
         if self._producers.transactions.is_stale(marker):
             return Code.NONE
+        if self._gate.is_ending(marker.producer_id):
+            return None
         log, raw = self._log, memoryview(encode_marker(marker, now_ms=now_ms))
         append = Append(raw, read_info(raw), False, "durable", nobody, marker=marker)
         return Part(log, checked(log, raw, control=True), lambda future: self._submitted(log, append, future))
@@ -233,6 +235,8 @@ class AppendQueue:
         if append.marker is not None:
             if self._producers.transactions.is_stale(append.marker):
                 append.answer(Code.NONE, -1)
+                return True
+            if self._gate.holds_marker(append):
                 return True
         elif append.batch.is_transactional and not self._gate.may_pass(append, self._producers.transactions):
             return True
@@ -390,8 +394,8 @@ class AppendQueue:
                 self._gate.begin(append.batch, receipt.offset, self._producers.transactions)
                 self._gate.stored(append.batch.producer_id)
             if append.marker is not None:
-                self._gate.ended(append.marker.producer_id)
                 self._producers.transactions.ended(append.marker, receipt.offset)
+                self._gate.ended(append.marker.producer_id)
                 self._on_stable()
         append.answer(Code.NONE, receipt.offset, append.append_ms)
         if self._producers is None or self._log is not partition:

@@ -2,7 +2,8 @@
 
 A producer's first batch is taken only after its coordinator has said that the partition is part of it (KIP-890):
 one that comes late, after the end, would open a transaction that nobody ends. From the moment a marker is handed to the log
-nothing more of its transaction is taken, and nothing of the next one unless the coordinator is asked again.
+nothing more of its transaction is taken, and nothing of the next one unless the coordinator is asked again. A marker that
+comes before that one is durable waits for it: it may be the same one again, and would be taken for the next one's end.
 
 A coordinator of this broker, in the same lane, may have that in memory only. Then it says so with a `Companion`: the first
 batch is stored together with the coordinator's record, both or none, and so is what follows it until that is decided.
@@ -86,7 +87,7 @@ class TransactionGate:
         self._verified: dict[int, int] = {}  # the epochs in which producers may begin a transaction here
         self._verifying: dict[int, _Verification] = {}
         self._opening: dict[int, Companion] = {}  # of producers whose first batch is not durable yet
-        self._ending: dict[int, int] = {}  # how many markers of a producer are on their way
+        self._ending: dict[int, deque[Any]] = {}  # of producers whose marker is on its way: those behind it
         self._tasks: set[asyncio.Task[None]] = set()
 
     def holds(self, append: Guarded) -> bool:
@@ -96,6 +97,18 @@ class TransactionGate:
         if verification is None:
             return False
         verification.waiting.append(append)
+        return True
+
+    def is_ending(self, pid: int) -> bool:
+        """Whether a marker of that producer is on its way."""
+        return pid in self._ending
+
+    def holds_marker(self, append: Any) -> bool:
+        """Whether it waits for another marker of its producer: only when that is durable is known what this one ends."""
+        waiting = self._ending.get(append.marker.producer_id)
+        if waiting is None:
+            return False
+        waiting.append(append)
         return True
 
     def may_pass(self, append: Guarded, transactions: Transactions) -> bool:
@@ -172,23 +185,22 @@ class TransactionGate:
 
     def no_more_of(self, pid: int) -> None:
         """A marker is in the log: what still comes of that transaction comes too late."""
-        self._ending[pid] = self._ending.get(pid, 0) + 1
+        self._ending[pid] = deque()
         self._verified.pop(pid, None)
         if pid in self._verifying:
             self._verifying[pid].is_void = True
 
     def ended(self, pid: int) -> None:
-        """A marker is durable."""
-        left = self._ending.pop(pid, 0) - 1
-        if left > 0:
-            self._ending[pid] = left
+        """A marker is durable, and what it ended is known; or it is not stored, and never will be."""
+        for behind in self._ending.pop(pid, ()):
+            self._go_on(behind)
 
     def close(self) -> list[Any]:
         """The partition is no longer ours: whoever waits here has to be answered, and what was verified says nothing."""
         self._verified.clear()
         self._opening.clear()
+        waiting = [append for behind in self._ending.values() for append in behind]
         self._ending.clear()
-        waiting: list[Any] = []
         for verification in self._verifying.values():
             waiting += verification.waiting
             verification.waiting.clear()
