@@ -29,23 +29,13 @@ from broker_shim.groups.group_records import (
 )
 from broker_shim.groups.member import Effect, Joined, Limits, Save, Synced
 from broker_shim.groups.migration import downgrade, upgraded
-from broker_shim.groups.pending_offsets import (
-    PendingOffsets,
-    Place,
-    decode_pending,
-    decode_pending_key,
-    encode_pending,
-    encode_pending_key,
-)
+from broker_shim.groups.pending_offsets import Place
+from broker_shim.groups.transactional_offsets import TransactionalOffsets
 from broker_shim.partitions import state_log
 from broker_shim.partitions.hosted_partition import HostedPartition
 from broker_shim.partitions.state_log import Change, Done, StateLog, nobody_waits
-from broker_shim.partitions.together import Part, append_together
-from broker_shim.partitions.transaction_gate import Companion
 from broker_shim.wire.codes import Code
 from broker_shim.wire.primitives import MalformedRequest
-from logstore.errors import LogStoreError
-from logstore.format.batches.markers import Marker
 
 log = logging.getLogger(__name__)
 _ID_BYTES = 16
@@ -72,7 +62,7 @@ class GroupShard:
         self._now_ms = now_ms
         self._loop = loop
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self.pending: dict[int, PendingOffsets] = {}
+        self.transactional = TransactionalOffsets(self.log, self, now_ms)
         self._committing: dict[str, list[dict[Place, Committed]]] = {}
         self._of_topic: dict[str, set[bytes]] = {}
         """The keys of the offsets that were committed for a topic, by its incarnation."""
@@ -88,8 +78,7 @@ class GroupShard:
         self.log.load()
         for raw_key, value in self.log.latest.items():
             try:
-                if (producer_id := decode_pending_key(raw_key)) is not None:
-                    self.pending[producer_id] = decode_pending(value)
+                if self.transactional.read(raw_key, value):
                     continue
                 key = decode_key(raw_key)
                 if isinstance(key, OffsetKey):
@@ -124,13 +113,14 @@ class GroupShard:
 
     def commit(self, group: str, commits: dict[Place, Committed], done: Done) -> None:
         def written(code: Code) -> None:
-            self._committed(group, commits, code)
+            self.end_commit(group, commits, code)
             done(code)
 
-        self._committing.setdefault(group, []).append(commits)
-        self.log.write(self._changes(group, commits), written)
+        changes = self.changes(group, commits)
+        self.begin_commit(group, commits)
+        self.log.write(changes, written)
 
-    def _changes(self, group: str, commits: dict[Place, Committed]) -> list[Change]:
+    def changes(self, group: str, commits: dict[Place, Committed]) -> list[Change]:
         changes: list[Change] = []
         for (topic, index), value in commits.items():
             key = encode_key(OffsetKey(group, topic, index))
@@ -138,93 +128,10 @@ class GroupShard:
             changes.append((key, encode_committed(value)))
         return changes
 
-    # ── offsets of transactions ──────────────────────────────────────────────────────────────────────────
+    def begin_commit(self, group: str, commits: dict[Place, Committed]) -> None:
+        self._committing.setdefault(group, []).append(commits)
 
-    def is_pending(self, group: str, place: Place) -> bool:
-        """Whether an open transaction commits another offset there."""
-        return any(place in each.pending.get(group, ()) for each in self.pending.values())
-
-    def commit_in_transaction(
-        self,
-        group: str,
-        producer_id: int,
-        epoch: int,
-        commits: dict[Place, Committed],
-        companion: Companion | None,
-        done: Done,
-    ) -> None:
-        """Keep offsets until the transaction of that producer ends. `companion`: says that they are part of it, and is
-        stored when they do."""
-        known = self.pending.get(producer_id, PendingOffsets())
-        if epoch < known.epoch:
-            done(Code.INVALID_PRODUCER_EPOCH)
-            return
-        # Known from now on, so that two on their way do not overwrite each other. It is seen by nobody yet.
-        changed = self.pending[producer_id] = known.with_more(epoch, group, commits)
-        changes: list[Change] = [(encode_pending_key(producer_id), encode_pending(changed))]
-        if companion is None:
-            self.log.write(changes, done)
-        elif not self._write_together(companion, changes, done):
-            self.log.start(self._write_after(companion, changes, done))
-
-    def _write_together(self, companion: Companion, changes: list[Change], done: Done) -> bool:
-        def written(code: Code) -> None:
-            done(Code.COORDINATOR_LOAD_IN_PROGRESS if code is Code.OPERATION_NOT_ATTEMPTED else code)
-
-        first, mine = companion.part(), self.log.part(changes, written)
-        if first is None or mine is None:
-            return False
-        try:
-            append_together([first, mine])
-        except LogStoreError:
-            return False
-        return True
-
-    async def _write_after(self, companion: Companion, changes: list[Change], done: Done) -> None:
-        code = await companion.write()
-        if code is Code.NONE:
-            code = await self.log.written(changes)
-        done(Code.COORDINATOR_LOAD_IN_PROGRESS if code is Code.NOT_ENOUGH_REPLICAS else code)
-
-    def end_transaction(self, marker: Marker, done: Done) -> None:
-        """Commit what that transaction has pending, or forget it. A marker that is repeated is written again, which changes
-        nothing, and so is answered when the first one is durable.
-        """
-        changes, begin, written = self._ended(marker, done)
-        begin()
-        self.log.write(changes, written)
-
-    def part_of_end(self, marker: Marker) -> Part | None:
-        """The same, to be stored together with other parts, now. None if it has to wait for others."""
-        changes, begin, written = self._ended(marker, nobody_waits)
-        return self.log.part(changes, written, begin)
-
-    def _ended(self, marker: Marker, done: Done) -> tuple[list[Change], Callable[[], None], Done]:
-        """What the end of a transaction changes, what is known once that is on its way, and once it is durable."""
-        producer_id = marker.producer_id
-        known = self.pending.get(producer_id, PendingOffsets())
-        is_late = known.is_stale(marker)
-        ended = known if is_late else known.ended(marker, self._now_ms())
-        committed = known.pending if marker.is_commit and not is_late else {}
-        changes: list[Change] = [(encode_pending_key(producer_id), encode_pending(ended))]
-        for group, commits in committed.items():
-            changes += self._changes(group, commits)
-
-        def begin() -> None:
-            self.pending[producer_id] = ended
-            for group, commits in committed.items():
-                self._committing.setdefault(group, []).append(commits)
-
-        def written(code: Code) -> None:
-            if code is not Code.NONE and self.pending.get(producer_id) is ended:
-                self.pending[producer_id] = known
-            for group, commits in committed.items():
-                self._committed(group, commits, code)
-            done(code)
-
-        return changes, begin, written
-
-    def _committed(self, group: str, commits: dict[Place, Committed], code: Code) -> None:
+    def end_commit(self, group: str, commits: dict[Place, Committed], code: Code) -> None:
         """What was on its way to the log has come there, or not."""
         self._committing[group].remove(commits)
         if not self._committing[group]:
@@ -449,12 +356,8 @@ class GroupShard:
 
     async def _expire(self, retention_ms: int) -> None:
         oldest = self._now_ms() - retention_ms
-        silent = [p for p, each in self.pending.items() if not each.pending and each.changed_at_ms < oldest]
-        for producer_id in silent:
-            del self.pending[producer_id]
-        if silent:
-            self.log.write([(encode_pending_key(producer_id), None) for producer_id in silent], nobody_waits)
-        pending = {group for each in self.pending.values() for group in each.pending}
+        self.transactional.expire(oldest)
+        pending = self.transactional.groups
         seen = 0
         for name in self.names():
             seen += 1 + len(self.offsets.get(name, ()))

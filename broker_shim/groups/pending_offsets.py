@@ -22,6 +22,8 @@ _I32 = struct.Struct(">i")
 _string = partial(primitives.string, flexible=False)
 _bytes = partial(primitives.binary, flexible=False)
 Place = tuple[str, int]
+LastEnd = tuple[int, int, int]
+"""Which transaction of a producer ended last, to be compared."""
 
 
 class PendingOffsets(NamedTuple):
@@ -40,6 +42,10 @@ class PendingOffsets(NamedTuple):
         if UNKNOWN_START not in (marker.started_ms, self.started_ms):
             return marker.started_ms <= self.started_ms
         return marker.coordinator_epoch < self.coordinator_epoch
+
+    @property
+    def last_end(self) -> LastEnd:
+        return self.coordinator_epoch, self.started_ms, self.changed_at_ms
 
     def with_more(self, epoch: int, group: str, commits: dict[Place, Committed]) -> PendingOffsets:
         pending = {**self.pending, group: {**self.pending.get(group, {}), **commits}}

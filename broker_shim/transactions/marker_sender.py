@@ -90,7 +90,7 @@ class MarkerSender:
             return None
         if topic == INTERNAL_TOPIC:
             shard = self._groups.shards.loaded(index)
-            return None if shard is None else shard.part_of_end(marker)
+            return None if shard is None else shard.transactional.part_of_end(marker)
         return hosted.part_of_end(marker)
 
     async def send(self, marker: Marker, places: frozenset[tuple[str, int]]) -> None:
@@ -137,7 +137,7 @@ class MarkerSender:
             shard = await self._groups.shards.at(index)
             if isinstance(shard, Code):
                 return shard
-            return await outcome(partial(shard.end_transaction, marker))
+            return await outcome(partial(shard.transactional.end, marker))
         found = await self._partitions.find(topic)
         if found is None or index >= found.partitions:
             return Code.NONE  # it was deleted, and with it what was written

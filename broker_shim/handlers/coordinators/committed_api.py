@@ -14,13 +14,13 @@ from broker_shim.groups.group_records import Committed
 from broker_shim.groups.group_shard import GroupShard
 from broker_shim.groups.pending_offsets import Place
 from broker_shim.groups.subscription import CONSUMER, subscribed_topics
+from broker_shim.groups.transactional_offsets import Verified
 from broker_shim.handlers.call import Call, Response
 from broker_shim.handlers.coordinators.group_api import shard_for
 from broker_shim.handlers.records.produce import VerifyAt
 from broker_shim.net.fairness import few_at_once, yielding
 from broker_shim.partitions.partition_registry import PartitionRegistry
 from broker_shim.partitions.state_log import outcome
-from broker_shim.partitions.transaction_gate import Companion
 from broker_shim.wire.codes import Code
 from broker_shim.wire.messages import Message
 from logstore.errors import LogStoreError
@@ -56,21 +56,22 @@ class OffsetApi:
         if call.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
             refusal = await self._refuse(call)
         producer_id, epoch = request.producer_id, request.producer_epoch
-        companion: Companion | None = None
+        said: Verified | None = None
         if isinstance(refusal, GroupShard):
+            since = refusal.transactional.last_end(producer_id)
             place = await self._coordinator.place(request.group_id)
             verified = self._verify(request.transactional_id, INTERNAL_TOPIC, place, producer_id, epoch)
             if isinstance(verified, Coroutine):
                 verified = await verified
-            if not isinstance(verified, Code):
-                companion = verified
-            elif verified is not Code.NONE:
+            companion = None if isinstance(verified, Code) else verified
+            said = Verified(producer_id, epoch, since, companion)
+            if isinstance(verified, Code) and verified is not Code.NONE:
                 is_asked = verified is Code.NOT_ENOUGH_REPLICAS
                 refusal = Code.COORDINATOR_LOAD_IN_PROGRESS if is_asked else verified
 
         async def write(shard: GroupShard, group: str, commits: dict[Place, Committed]) -> Code:
-            start = partial(shard.commit_in_transaction, group, producer_id, epoch, commits, companion)
-            return await outcome(start, WRITE_PATIENCE_S)
+            assert said is not None
+            return await outcome(partial(shard.transactional.keep, group, commits, said), WRITE_PATIENCE_S)
 
         return await self._commit(call, refusal, write)
 
@@ -177,12 +178,15 @@ class OffsetApi:
         shard = await shard_for(self._coordinator, call, group, Operation.DESCRIBE)
         code = shard if isinstance(shard, Code) else Code.NONE
         found: dict[str, Topic | Code] = {}
+        unstable: set[Place] = set()
         known: dict[Place, Committed] = {}
         if isinstance(shard, GroupShard):
             committed_in = (name for name, _ in shard.offsets.get(group, {}))
             names = committed_in if topics is None else (topic.name for topic in topics)
             found = await self._topics(call, Operation.DESCRIBE, names)
             known = _of(found, shard.offsets.get(group, {}))
+            if only_stable:
+                unstable = shard.transactional.pending(group)
         if Code.COORDINATOR_NOT_AVAILABLE in found.values():
             code = Code.COORDINATOR_NOT_AVAILABLE
         if topics is None:
@@ -197,10 +201,9 @@ class OffsetApi:
                 _committed(index, shown.get((topic.name, index)), each_code)
                 for index in topic.partition_indexes or ()
             ]
-            if only_stable and isinstance(shard, GroupShard) and shard.pending:
-                for row in rows:
-                    if shard.is_pending(group, (topic.name, row["partition_index"])):
-                        row |= _committed(row["partition_index"], None, Code.UNSTABLE_OFFSET_COMMIT)
+            for row in rows if unstable else ():
+                if (topic.name, row["partition_index"]) in unstable:
+                    row |= _committed(row["partition_index"], None, Code.UNSTABLE_OFFSET_COMMIT)
             answers.append({"name": topic.name, "topic_id": topic.get("topic_id"), "partitions": rows})
         return {"group_id": group, "topics": answers, "error_code": code}
 
