@@ -67,7 +67,7 @@ class TransactionShard:
         self._in_memory: set[str] = set()
         """Whose transaction goes on, and may not be in the log as it is."""
         self._restored: set[str] = set()
-        """Whose former coordinator may have known of a transaction that is not in the log."""
+        """Whose former coordinator may have known of a transaction that is not in the log, or of more of its partitions."""
         self._finishing: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -84,9 +84,8 @@ class TransactionShard:
                     self.transactions[name] = decode(value)
             except MalformedRequest as error:
                 log.warning("%s: a record that cannot be read is left alone: %s", self.log.hosted, error)
-        for name, known in list(self.transactions.items()):
-            if known.state in IDLE:
-                self._restored.add(name)
+        self._restored.update(self.transactions)
+        for name in self.transactions:
             self._look_after(name)
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
@@ -107,7 +106,8 @@ class TransactionShard:
             return await self._said_again(name, decide)
         if name in self._writing or self._closed:
             return Code.NOT_COORDINATOR if self._closed else Code.CONCURRENT_TRANSACTIONS, None
-        self._restored.discard(name)
+        if decision.next.state is not State.ONGOING:
+            self._restored.discard(name)
         if decision.next.ending is None and self._is_kept_in_memory(decision.next):
             self.transactions[name] = decision.next
             self._in_memory.add(name)
@@ -192,15 +192,10 @@ class TransactionShard:
         """May this producer write to that partition now? `InMemory`: yes, with the record of it."""
         known = self.transactions.get(name)
         code = transaction.verify(known, producer_id, epoch, place)
-        if known is not None and known.ending is not None:
-            return self._confirmed(name, producer_id, epoch, place)
+        is_told = known is None or known.to_finish is None
         if code is Code.NONE and name in self._in_memory and known is not None:
             return InMemory(self, name, known.started_ms)
-        is_lost = code is Code.INVALID_TXN_STATE and name in self._restored and name not in self._writing
-        if is_lost and known is not None and (known.producer_id, known.epoch) == (producer_id, epoch):
-            self._restored.discard(name)
-            return self._refuse_lost(name, transaction.lost(known, self._now_ms()))
-        if code is not Code.NONE or self.log.proved_at < self._markers.taken_at(*place):
+        if code is not Code.NONE or not is_told or self.log.proved_at < self._markers.taken_at(*place):
             return self._confirmed(name, producer_id, epoch, place)
         return code
 
@@ -209,13 +204,25 @@ class TransactionShard:
         partition knows: a coordinator that was replaced would let a batch in that nobody ends."""
         if not await self._is_told(name) or not await self.log.is_still_ours():
             return Code.NOT_ENOUGH_REPLICAS
-        return transaction.verify(self.transactions.get(name), producer_id, epoch, place)
+        known = self.transactions.get(name)
+        code = transaction.verify(known, producer_id, epoch, place)
+        is_same = known is not None and (known.producer_id, known.epoch) == (producer_id, epoch)
+        if code is Code.INVALID_TXN_STATE and is_same and name in self._restored:
+            return await self._refuse_lost(name)
+        return code
 
-    async def _refuse_lost(self, name: str, aborted: Transaction) -> Code:
-        """Afterwards the producer may ask to abort it, and goes on in a new epoch: the number of the batch that is refused
-        is missing in this one."""
-        code = await self._written(name, aborted)
-        return Code.UNKNOWN_PRODUCER_ID if code is Code.NONE else Code.NOT_ENOUGH_REPLICAS
+    async def _refuse_lost(self, name: str) -> Code:
+        """It was begun in the memory of a coordinator that is gone, or the partition added there. Afterwards the producer
+        may ask to abort it, and goes on in a new epoch: the number of the batch that is refused is missing in this one."""
+        known = self.transactions[name]
+        if name in self._writing or known.to_finish is not None:
+            return Code.NOT_ENOUGH_REPLICAS
+        if known.state is not State.ONGOING:
+            code = await self._written(name, transaction.lost(known, self._now_ms()))
+            if code is not Code.NONE:
+                return Code.NOT_ENOUGH_REPLICAS
+            self._restored.discard(name)
+        return Code.UNKNOWN_PRODUCER_ID
 
     async def verified(self, name: str, producer_id: int, epoch: int, place: Place) -> Code:
         """The same for a partition of another broker: what is in memory only is stored first."""

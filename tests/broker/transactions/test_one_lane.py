@@ -118,6 +118,54 @@ def test_B14_a_transaction_that_was_begun_in_memory_is_lost_with_its_coordinator
         assert committed_values(new) == [b"first", b"kept"]
 
 
+def test_B14_one_that_is_lost_behind_one_that_took_two_steps_is_told_from_it(
+    first: LocalBroker, store: MemoryStore, start_broker: Start, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log says that the one before is decided, and not that its markers stand: the next coordinator sends them again."""
+    producer = warmed_up(wire)
+    [shard] = first.server.broker.transactions.shards
+    assert producer.add("t", 0) is NONE
+    assert producer.send(b"second") is NONE
+    with monkeypatch.context() as once:
+        once.setattr(shard._markers, "at_once", lambda *_: False)
+        assert producer.end() is NONE
+    assert again(lambda: producer.add("t", 0)) is NONE
+    second = start_broker(store, node_id=2, offsets_partitions=1)
+    with Wire(second.port) as new:
+        new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        producer.wire = new
+        assert producer.send(b"lost") is Code.UNKNOWN_PRODUCER_ID
+        assert again(lambda: producer.end(commit=False)) is NONE
+        assert producer.init(again=True) is NONE
+        assert producer.add("t", 0) is NONE
+        assert producer.send(b"kept") is NONE
+        assert producer.end() is NONE
+        assert committed_values(new) == [b"first", b"second", b"kept"]
+
+
+def test_B14_a_partition_that_was_added_in_memory_is_lost_with_the_coordinator(
+    store: MemoryStore, start_broker: Start, wire: Wire
+) -> None:
+    """The transaction goes on, and its producer ends it: but in a new epoch, because the number of the batch that is refused
+    is missing in this one."""
+    producer = warmed_up(wire)
+    assert producer.add("t", 0) is NONE
+    assert producer.send(b"aborted") is NONE
+    assert producer.add("t", 1) is NONE
+    second = start_broker(store, node_id=2, offsets_partitions=1)
+    with Wire(second.port) as new:
+        new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        producer.wire = new
+        assert again(lambda: producer.add("t", 0)) is NONE
+        assert producer.send(b"lost", partition=1) is Code.UNKNOWN_PRODUCER_ID
+        assert again(lambda: producer.end(commit=False)) is NONE
+        assert again(lambda: producer.init(again=True)) is NONE
+        assert producer.add("t", 0, 1) is NONE
+        assert [producer.send(b"kept", partition=p) for p in (0, 1)] == [NONE] * 2
+        assert producer.end() is NONE
+        assert [committed_values(new, partition=p) for p in (0, 1)] == [[b"first", b"kept"]] * 2
+
+
 def test_B14_what_was_committed_is_never_said_to_be_aborted(
     store: MemoryStore, start_broker: Start, wire: Wire
 ) -> None:
