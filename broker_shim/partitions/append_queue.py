@@ -288,7 +288,7 @@ class AppendQueue:
     def _did_not_begin(self, append: Append) -> None:
         if append.opens and self._producers is not None:
             append.opens = False
-            self._producers.transactions.open.pop(append.batch.producer_id, None)
+            self._gate.did_not_begin(append.batch.producer_id, self._producers.transactions)
 
     async def _write_first_snapshot(self) -> Code:
         """Before the first transactional batch."""
@@ -407,7 +407,8 @@ class AppendQueue:
         if self._snapshots.grew(len(append.records)):
             # Others of the same upload are durable before we learn of it, and the table does not know where they lie.
             self._producers.transactions.forget_below(partition.low_watermark)
-            table = self._producers.dump(min(partition.durable_high_watermark, self._acked_until))
+            durable = min(partition.durable_high_watermark, self._acked_until)
+            table = self._producers.dump(durable, self._gate.beginning)
             self._workers.submit(self._snapshots.write, table)
 
     def _withdrawn(self, append: Append) -> None:

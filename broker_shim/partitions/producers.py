@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 from broker_shim.wire.codes import Code
@@ -153,8 +153,8 @@ class ProducerTable:
         self._cut_off = set(self._producers)
         self._of_others = Code.INVALID_PRODUCER_EPOCH
 
-    def dump(self, offset: int) -> bytes:
-        """What the table knows of the log below `offset`; `load` reads it back."""
+    def dump(self, offset: int, beginning: Container[int] = ()) -> bytes:
+        """What the table knows of the log below `offset`; `load` reads it back. `beginning`: as for `Transactions.dump`."""
         rows = []
         for pid, each in self._producers.items():
             below = [b[:3] for b in each.batches if b.offset is not None and b.offset < offset]
@@ -163,7 +163,7 @@ class ProducerTable:
             "offset": offset,
             "producers": rows,
             "cut_off": sorted(self._cut_off),
-            "transactions": self.transactions.dump(offset),
+            "transactions": self.transactions.dump(offset, beginning),
         }
         return json.dumps({**table, "of_others": self._of_others}).encode()
 

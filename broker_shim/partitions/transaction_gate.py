@@ -87,6 +87,8 @@ class TransactionGate:
         self._verified: dict[int, int] = {}  # the epochs in which producers may begin a transaction here
         self._verifying: dict[int, _Verification] = {}
         self._opening: dict[int, Companion] = {}  # of producers whose first batch is not durable yet
+        self.beginning: set[int] = set()
+        """Producers that have a transaction open here whose first batch is not known to be durable."""
         self._ending: dict[int, deque[Any]] = {}  # of producers whose marker is on its way: those behind it
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -178,10 +180,17 @@ class TransactionGate:
         """The first batch of a transaction lies at `offset`, or not below it. Once for a batch that is on its way, and once
         more when it is durable."""
         transactions.open[batch.producer_id] = OpenTransaction(batch.producer_epoch, offset)
+        self.beginning.add(batch.producer_id)
 
     def stored(self, pid: int) -> None:
         """The first batch is durable, and its companion."""
         self._opening.pop(pid, None)
+        self.beginning.discard(pid)
+
+    def did_not_begin(self, pid: int, transactions: Transactions) -> None:
+        """The first batch is not on its way after all."""
+        transactions.open.pop(pid, None)
+        self.beginning.discard(pid)
 
     def no_more_of(self, pid: int) -> None:
         """A marker is in the log: what still comes of that transaction comes too late."""
@@ -199,6 +208,7 @@ class TransactionGate:
         """The partition is no longer ours: whoever waits here has to be answered, and what was verified says nothing."""
         self._verified.clear()
         self._opening.clear()
+        self.beginning.clear()
         waiting = [append for behind in self._ending.values() for append in behind]
         self._ending.clear()
         for verification in self._verifying.values():

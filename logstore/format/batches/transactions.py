@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
 from logstore.format.batches.batch import BatchInfo, Buffer, split
@@ -128,10 +128,15 @@ class Transactions:
             for column in (self._producers, self._firsts, self._markers, self._stable):
                 del column[:gone]
 
-    def dump(self, offset: int) -> dict[str, Any]:
-        """What it knows of the log below `offset`, for `load`. Markers at or above it must not have been taken in."""
+    def dump(self, offset: int, beginning: Container[int] = ()) -> dict[str, Any]:
+        """What it knows of the log below `offset`, for `load`. Markers at or above it must not have been taken in.
+        `beginning`: producers whose open transaction has no batch below it, though that may not lie where it says."""
         return {
-            "open": [[pid, *each] for pid, each in self.open.items() if each.first_offset < offset],
+            "open": [
+                [pid, *each]
+                for pid, each in self.open.items()
+                if each.first_offset < offset and pid not in beginning
+            ],
             "ends": [[pid, *each] for pid, each in self.last_ends.items()],
             "aborted": [
                 column.tolist() for column in (self._producers, self._firsts, self._markers, self._stable)
