@@ -5,7 +5,8 @@ one, or is closed (KIP-368). Signatures by public keys only: a key set that ever
 secret. Issuer and audience are checked if they are configured.
 
 The key set is a file, read again when it changes, or an address: https, or http on this machine. That is asked again when a
-token names a key that is not known, at most every `ASK_AGAIN_S`; while it does not answer, the keys of before stay.
+token names a key that is not known, at most every `ASK_AGAIN_S`, and when a token comes and the keys are `KEEP_S` old: a key
+that its issuer has withdrawn counts no longer than that. While it does not answer, the keys of before stay.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ ALGORITHMS = frozenset(
 )
 CLOCK_SKEW_S = 30.0
 ASK_AGAIN_S = 10.0
+KEEP_S = 3600.0
+"""As Kafka's `sasl.oauthbearer.jwks.endpoint.refresh.ms`."""
 TIMEOUT_S = 5.0
 MAX_KEY_SET_BYTES = 1 << 20
 MAX_TOKEN_BYTES = 16 << 10
@@ -60,13 +63,13 @@ class KeySet:
         )  # guards what follows; held while keys are asked for, so that they are once
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._stamp: tuple[int, int] | None = None
-        self._asked_at = 0.0
+        self._asked_at = self._loaded_at = 0.0
         self._load()
 
     def find(self, key_id: str | None) -> jwt.PyJWK | None:
         """The key of that id. A token that names none means the only one."""
         with self._lock:
-            if self._is_file or (key_id not in self._keys and self._may_ask()):
+            if self._is_file or self._must_ask(key_id):
                 try:
                     self._load()
                 except (OSError, ValueError) as error:
@@ -75,8 +78,10 @@ class KeySet:
                 return next(iter(self._keys.values()))
             return self._keys.get(key_id)
 
-    def _may_ask(self) -> bool:
-        return self._monotonic() - self._asked_at >= ASK_AGAIN_S
+    def _must_ask(self, key_id: str | None) -> bool:
+        now = self._monotonic()
+        is_old = now - self._loaded_at >= KEEP_S
+        return (is_old or key_id not in self._keys) and now - self._asked_at >= ASK_AGAIN_S
 
     def _load(self) -> None:
         if self._is_file:
@@ -90,6 +95,7 @@ class KeySet:
         else:
             self._asked_at = self._monotonic()
             self._keys = self._parsed(self._asked())
+            self._loaded_at = self._asked_at
 
     def _asked(self) -> bytes:
         try:

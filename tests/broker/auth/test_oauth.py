@@ -352,6 +352,26 @@ def test_B11_keys_of_an_address_are_asked_for_when_a_new_one_is_named_and_not_fo
     assert asked[2:] == ["/moved"], "nobody is sent elsewhere for keys"
 
 
+def test_B11_a_key_that_was_withdrawn_counts_no_longer_than_an_hour(
+    issuer: Issuer, address: tuple[str, list[str]]
+) -> None:
+    """Nobody names a new one: a token by the old one is all that comes."""
+    url, asked = address
+    now = [1000.0]
+    tokens = Tokens(KeySet(f"{url}/keys", monotonic=lambda: now[0]))
+    stolen = issuer.token(aud=None)
+    issuer.add("second")
+    del issuer.keys["first"]
+    now[0] += 3599
+    assert tokens.check(stolen)[0] == "alice"
+    now[0] += 1
+    with pytest.raises(AuthenticationFailed):
+        tokens.check(stolen)
+    assert asked == ["/keys"] * 2
+    assert tokens.check(issuer.token(key_id="second", aud=None))[0] == "alice"
+    assert asked == ["/keys"] * 2
+
+
 @pytest.mark.parametrize("place", ["http://issuer.example/keys", "ftp://127.0.0.1/keys", "file:///keys"])
 def test_B11_keys_are_not_taken_from_where_anybody_could_change_them(place: str) -> None:
     with pytest.raises(ValueError, match="https"):
