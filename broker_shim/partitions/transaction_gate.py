@@ -134,10 +134,7 @@ class TransactionGate:
                 append.companion = self._opening[pid] = code
                 append.opens = True
                 return True
-        self._verifying[pid] = _Verification(deque([append]))
-        task = self._loop.create_task(self._verify(append, code))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._begin_to_verify(append, code)
         return False
 
     def store_first(self, append: Guarded) -> None:
@@ -146,16 +143,23 @@ class TransactionGate:
         pid, companion = append.batch.producer_id, append.companion
         append.opens, append.companion = False, None
         self._opening.pop(pid, None)
-        self._verifying[pid] = _Verification(deque([append]))
-        task = self._loop.create_task(self._verify(append, companion.write()))
+        self._begin_to_verify(append, companion.write())
+
+    def _begin_to_verify(self, append: Guarded, answer: Code | Companion | Coroutine[Any, Any, Code]) -> None:
+        verification = self._verifying[append.batch.producer_id] = _Verification(deque([append]))
+        task = self._loop.create_task(self._verify(append, answer, verification))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _verify(self, append: Guarded, answer: Code | Companion | Coroutine[Any, Any, Code]) -> None:
+    async def _verify(
+        self,
+        append: Guarded,
+        answer: Code | Companion | Coroutine[Any, Any, Code],
+        verification: _Verification,
+    ) -> None:
         """Ask the coordinator, and let those go on that wait for it."""
         pid, epoch = append.batch.producer_id, append.batch.producer_epoch
         assert append.verify is not None
-        verification = self._verifying[pid]
         stands = True
         try:
             code, stands = await _answered(answer)
@@ -167,6 +171,8 @@ class TransactionGate:
         except Exception:
             log.exception("producer %d could not be verified", pid)
             code = Code.NOT_ENOUGH_REPLICAS
+        if self._verifying.get(pid) is not verification:
+            return  # the partition was lost: whoever waited was answered, and the transaction may end elsewhere
         del self._verifying[pid]
         if code is Code.NONE and stands:
             self._verified[pid] = epoch
@@ -213,8 +219,7 @@ class TransactionGate:
         self._ending.clear()
         for verification in self._verifying.values():
             waiting += verification.waiting
-            verification.waiting.clear()
-            verification.is_void = True
+        self._verifying.clear()
         return waiting
 
 
