@@ -313,6 +313,8 @@ RULES = [
     Holds("across, lost answers", Run("a~Pc,Pa f*1", 1), frozenset({AGAIN, BESIDE})),
     Holds("across, killed between", Run("a~PQc,P! f*3 clock"), frozenset({AGAIN, BESIDE, TIMED_OUT})),
     Holds("across, killed, and a new life", Run("a~PQa,P! b:PQc f*3"), frozenset({BESIDE})),
+    Holds("across, and a new life beside it", Run("a~PQc,Pc b:Pc f*2"), frozenset({AGAIN, BESIDE})),
+    Holds("across, a new life, two coordinators", Run("a~PQc,P! b:P? f*2 g*1"), frozenset({AGAIN, BESIDE})),
     Holds("across, and a late batch", Run("a~PQc,Qc late:P f*1"), frozenset({LATE, BESIDE})),
     Holds("across, and a reader", Run("a~Pa,Pc r:P f*1 taker"), frozenset({BEHIND, BESIDE})),
 ]
@@ -336,6 +338,7 @@ CONTRASTS = [
     Contrast(NotToldYet, "mixed", Run("a~PQc,Qa f*1")),
     Contrast(EndingForgotten, "hangs", Run("a~PQc,P! f*2")),
     Contrast(EndedOver, "mixed", Run("a~PQc,P! f*2 clock")),
+    Contrast(EndedOver, "mixed", Run("a~PQc,P! f*2 b:P?")),
 ]
 WIDE = [
     Holds(
