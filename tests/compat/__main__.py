@@ -25,7 +25,7 @@ from tests.support.ports import free_port
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 INSTALLED = ROOT / ".compat"
-KAFKA = "4.1.0"
+KAFKA = "4.3.1"
 PATIENCE_S = 120.0
 STREAMS = ("kafka-streams", "connect-runtime", "connect-file")
 # The newest of each that the registry has. The connector goes with a Spark of its own minor release, which may be older
@@ -72,7 +72,7 @@ def need(*programs: str) -> None:
 def jars(name: str, *artifacts: str) -> Path:
     """With all that they depend on."""
     need("java", "mvn")
-    folder = INSTALLED / name
+    folder = INSTALLED / f"{name}-{KAFKA}"
     if not (folder / "lib").exists():
         folder.mkdir(parents=True, exist_ok=True)
         wanted = "".join(
