@@ -330,6 +330,7 @@ class HostedPartition:
             followed = await self._loop.run_in_executor(self._host.workers, self._follow_transactions)
             if not self._is_stale and self.log is log:
                 self._followed = followed
+                followed[0].forget_below(log.low_watermark)
                 if followed[0].open:
                     self._owner.found_open(self)
         finally:
@@ -346,7 +347,8 @@ class HostedPartition:
             self._followed = Transactions(), until
 
     def _follow_transactions(self) -> tuple[Transactions, int]:
-        if self._followed is None:
+        if self._followed is None or self._followed[1] < self.log.low_watermark:
+            # The markers between are deleted, too: what was open then may have ended.
             return self._snapshots.recover_transactions(self.log)
         transactions, until = self._followed
         return self._snapshots.follow(transactions, self.log, until)

@@ -1,0 +1,44 @@
+"""B14: a broker that reads a partition of another one for `read_committed` consumers, while that one goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker_shim.wire.apis import Api
+from broker_shim.wire.codes import Code
+from logstore.objects.homes.memory import MemoryStore
+from tests.support.broker.harness import LocalBroker, Wire
+from tests.support.broker.steps import batch, list_offset, make_topic, values
+from tests.support.broker.transactions import Transactor, again, committed_values, fetch_committed
+
+Start = Callable[..., LocalBroker]
+NONE = Code.NONE
+
+
+def test_B14_who_follows_goes_on_where_records_are_deleted_beyond_its_place(start_broker: Start) -> None:
+    """It asked for them again and again, was told that they are gone, and said so to every consumer."""
+    store = MemoryStore()
+    writer = start_broker(store, node_id=1)
+    reader = start_broker(store, node_id=2)
+    with Wire(writer.port) as old, Wire(reader.port) as new:
+        make_topic(old)
+        producer = Transactor(old)
+        assert [producer.init(), producer.add(), producer.send(b"first"), producer.end()] == [NONE] * 4
+        assert again(producer.add) is NONE, "its marker is stored"
+        new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+        assert committed_values(new) == [b"first"]
+        assert [producer.send(b"gone"), producer.end(), again(producer.add)] == [NONE] * 3
+        assert old.produce("t", batch(b"gone")).error_code == NONE
+        rows = [{"partition_index": 0, "offset": 5}]
+        deleted = old.ask(
+            Api.DELETE_RECORDS, 1, topics=[{"name": "t", "partitions": rows}], timeout_ms=10_000
+        )
+        assert deleted.topics[0].partitions[0].error_code == NONE
+        assert old.produce("t", batch(b"kept")).error_code == NONE
+        assert list_offset(new, -1, isolation=1) == 6
+        answer = fetch_committed(new, 5)
+        assert (Code(answer.error_code), answer.last_stable_offset, values(answer)) == (
+            NONE,
+            6,
+            [(5, b"kept")],
+        )
