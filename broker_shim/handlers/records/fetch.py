@@ -385,6 +385,7 @@ class Fetch:
                 asked = (hosted, entry.asked.offset, self._limit(entry))
                 found = await self._handler.partitions.run(self._read, *asked)
                 stable = await hosted.learn_stable() if self._is_committed else None
+                entry.check_start(hosted)  # of transactions whose records are deleted nothing is known
                 self._take(entry, hosted, found, stable)
         except OffsetOutOfRange:
             self._out_of_range(entry, hosted)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
+import pytest
+
+from broker_shim.partitions.hosted_partition import HostedPartition, Stable
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
 from logstore.objects.homes.memory import MemoryStore
@@ -42,3 +46,31 @@ def test_B14_who_follows_goes_on_where_records_are_deleted_beyond_its_place(star
             6,
             [(5, b"kept")],
         )
+
+
+def test_B14_an_aborted_record_that_is_deleted_while_it_is_read_is_not_shown(
+    start_broker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read, and then nothing was known of its transaction any more."""
+    store = MemoryStore()
+    writer, reader = (start_broker(store, node_id=number) for number in (1, 2))
+    learn = HostedPartition.learn_stable
+    with Wire(writer.port) as old, Wire(reader.port) as new:
+        make_topic(old)
+        producer = Transactor(old)
+        assert [producer.init(), producer.add(), producer.send(b"aborted")] == [NONE] * 3
+        assert producer.end(commit=False) is NONE
+        assert again(producer.add) is NONE, "its marker is stored"
+        assert old.produce("t", batch(b"kept")).error_code == NONE
+        new.ask(Api.METADATA, 9, topics=[{"name": "t"}])
+
+        async def deleted_before(hosted: HostedPartition) -> Stable:
+            monkeypatch.undo()
+            await asyncio.to_thread(hosted.log.delete_before, 2)
+            return await learn(hosted)
+
+        monkeypatch.setattr(HostedPartition, "learn_stable", deleted_before)
+        answer = fetch_committed(new, 0)
+        assert (Code(answer.error_code), answer.log_start_offset) == (Code.OFFSET_OUT_OF_RANGE, 2)
+        assert not answer.records
+        assert values(fetch_committed(new, 2)) == [(2, b"kept")]
