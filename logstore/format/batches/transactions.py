@@ -99,8 +99,8 @@ class Transactions:
     def _add(self, producer_id: int, first: int, marker: int, stable: int) -> None:
         self._producers.append(producer_id)
         self._firsts.append(first)
-        self._markers.append(marker)
         self._stable.append(stable)
+        self._markers.append(marker)  # last: `aborted`, of another thread, counts the rows by it
 
     def replay(self, raw: Buffer, info: BatchInfo) -> None:
         """Take in a batch of the log."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from broker_shim.partitions.hosted_partition import HostedPartition, Stable
 from broker_shim.wire.apis import Api
 from broker_shim.wire.codes import Code
+from logstore.format.batches.markers import Marker
+from logstore.format.batches.transactions import Transactions
 from logstore.objects.homes.memory import MemoryStore
 from tests.support.broker.harness import LocalBroker, Wire
 from tests.support.broker.steps import batch, list_offset, make_topic, values
@@ -74,3 +77,33 @@ def test_B14_an_aborted_record_that_is_deleted_while_it_is_read_is_not_shown(
         assert (Code(answer.error_code), answer.log_start_offset) == (Code.OFFSET_OUT_OF_RANGE, 2)
         assert not answer.records
         assert values(fetch_committed(new, 2)) == [(2, b"kept")]
+
+
+class Watched:
+    """A column of the index of aborted transactions, and somebody who looks at the index before and after each change."""
+
+    def __init__(self, column: Any, look: Callable[[], object]) -> None:
+        self._column, self._look = column, look
+
+    def append(self, value: int) -> None:
+        self._look()
+        self._column.append(value)
+        self._look()
+
+    def __getitem__(self, row: int) -> Any:
+        return self._column[row]
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+
+def test_B14_an_aborted_transaction_is_listed_when_all_of_it_is_known() -> None:
+    """A worker learns of it while another fetch of the partition is answered."""
+    known = Transactions()
+    seen = []
+    for column in ("_producers", "_firsts", "_markers", "_stable"):
+        watched = Watched(getattr(known, column), lambda: seen.append(known.aborted(0, 100)))
+        setattr(known, column, watched)
+    known.began(7, 0, 3)
+    known.ended(Marker(7, 0, False, 0, 1), 5)
+    assert [each for some in seen for each in some] == known.aborted(0, 100) == [(7, 3, 5)]
