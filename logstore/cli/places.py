@@ -201,7 +201,7 @@ def start_offset(log: PartitionLog, start: str | None, option: str = "--start") 
         return high
     try:
         if start.startswith("@") or is_ago(start):
-            found = log.offset_for_timestamp(moment_ms(start.removeprefix("@")))
+            found = log.offset_for_timestamp(moment_ms(start))
             return high if found is None else found
         number = int(start)
     except ValueError:

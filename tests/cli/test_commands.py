@@ -171,6 +171,10 @@ def test_offsets_inspect_topics(url: str, capfd: pytest.CaptureFixture[str]) -> 
         "unconfirmed": [],
         "lost": [],
     }
+    for words, expected in (((), "-"), (("--json",), None)):  # nothing is as new as that
+        assert run("offsets", "t", "--at", "@2999-01-01", *words) == 0
+        shown = capfd.readouterr().out
+        assert (json.loads(shown)["at"] if words else shown.split()[-1]) == expected
     assert run("topics", "--json") == 0
     listed = json.loads(capfd.readouterr().out)
     assert (

@@ -14,10 +14,15 @@ _SIZES = {
     "": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9, "t": 1e12, "tb": 1e12,
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
 }  # fmt: skip
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_SECONDS = {
+    "ms": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0,
+    "d": 86400.0, "day": 86400.0, "w": 7 * 86400.0, "week": 7 * 86400.0,
+}  # fmt: skip
 _NUMBER = r"\d+(?:\.\d+)?(?:e\d+)?"
 _SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)", re.IGNORECASE)
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)", re.IGNORECASE)
+_PART = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(?:(second|minute|hour|week|day|min|sec)s?|(ms|[smhdw]))", re.IGNORECASE
+)
 
 
 def size(text: str) -> int:
@@ -27,13 +32,13 @@ def size(text: str) -> int:
     if found is None or factor is None:
         raise ValueError(f"{text!r} is no size: write 10GB, 16MiB, 500kB or a number of bytes")
     number = float(found[1]) * factor
-    if number != int(number):
+    if not number.is_integer():  # nor is 1e999, which is infinite
         raise ValueError(f"{text!r} is no whole number of bytes")
     return int(number)
 
 
 def duration(text: str) -> float:
-    """7d, 12h, 1h30m, 90s, 250ms, 3600: seconds."""
+    """7d, 7 days, 12h, 1h30m, 90s, 250ms, 3600: seconds."""
     try:
         return float(text)
     except ValueError:
@@ -41,7 +46,15 @@ def duration(text: str) -> float:
     parts = list(_PART.finditer(text.strip()))
     if not parts or "".join(part[0] for part in parts).replace(" ", "") != text.replace(" ", ""):
         raise ValueError(f"{text!r} is no time: write 7d, 12h, 1h30m, 90s, 250ms or a number of seconds")
-    return sum(float(part[1]) * _SECONDS[part[2].lower()] for part in parts)
+    return sum(float(part[1]) * _SECONDS[(part[2] or part[3]).lower()] for part in parts)
+
+
+def period(text: str) -> float:
+    """A time that passes between two rounds: more than 0, and not for ever."""
+    found = duration(text)
+    if not 0 < found < math.inf:
+        raise ValueError(f"{text!r}: it is a time of more than 0, such as 1h, 90s or 250ms")
+    return found
 
 
 def size_or_none(text: str) -> float:
@@ -55,15 +68,17 @@ def duration_or_none(text: str) -> float:
 
 
 def moment_ms(text: str) -> int:
-    """2026-11-17, 2026-11-17T12:00 (UTC if it names no zone), now, -1h (so long ago), or milliseconds since 1970."""
+    """2026-11-17, 2026-11-17T12:00 (UTC if it names no zone), now, -1h (so long ago), or milliseconds since 1970; an @
+    before it says the same."""
+    text = text.removeprefix("@")
     now_ms = time.time_ns() // 1_000_000
     if text == "now":
         return now_ms
-    if text.startswith("-"):
-        return now_ms - round(duration(text[1:]) * 1000)
     try:
+        if text.startswith("-"):
+            return now_ms - round(duration(text[1:]) * 1000)
         return int(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         pass
     try:
         found = datetime.fromisoformat(text)

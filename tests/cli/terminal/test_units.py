@@ -39,6 +39,8 @@ def test_sizes(text: str, expected: int) -> None:
         ("250ms", 0.25),
         ("1w 1d", 691200),
         ("5min", 300),
+        ("7days", 604800),
+        ("2 hours 1 minute", 7260),
         ("-1", -1),
     ],
 )
@@ -53,6 +55,7 @@ def test_durations(text: str, expected: float) -> None:
         ("2026-11-17", 1794873600000),
         ("2026-11-17T13:00+01:00", 1794916800000),
         ("1700000000000", 1700000000000),
+        ("@1700000000000", 1700000000000),
     ],
 )
 def test_moments(text: str, expected: int) -> None:
@@ -73,8 +76,16 @@ def test_moments_before_now() -> None:
         (units.size, "7 parsecs", "10GB"),
         (units.size, "1.5", "whole number"),
         (units.duration, "soon", "1h30m"),
+        (units.size, "1e999", "whole number"),
         (units.duration, "7dd", "1h30m"),
+        (units.duration, "7dayss", "1h30m"),
+        (units.period, "0", "more than 0"),
+        (units.period, "-1", "more than 0"),
+        (units.period, "inf", "more than 0"),
+        (units.period, "nan", "more than 0"),
         (units.moment_ms, "noon", "2026-11-17T12:00"),
+        (units.moment_ms, "-inf", "2026-11-17T12:00"),
+        (units.moment_ms, "-nan", "2026-11-17T12:00"),
         (units.rate, "fast", "50/s"),
     ],
 )

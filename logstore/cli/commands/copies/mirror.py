@@ -11,13 +11,13 @@ import threading
 from logstore.cli.copying import add_copy_arguments, interrupted, open_copy, open_target
 from logstore.cli.places import open_store
 from logstore.cli.terminal.output import Output
-from logstore.cli.terminal.units import duration
+from logstore.cli.terminal.units import period
 from logstore.cli.terminal.usage import positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_copy_arguments(parser)
-    parser.add_argument("--every", type=duration, default=1.0, metavar="TIME", help="how often (default: 1s)")
+    parser.add_argument("--every", type=period, default=1.0, metavar="TIME", help="how often (default: 1s)")
     parser.add_argument("--rounds", type=positive, metavar="N", help="end after so many")
 
 

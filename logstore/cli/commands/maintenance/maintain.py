@@ -17,7 +17,7 @@ import logstore
 from logstore.cli.commands.maintenance.compact import compact_log
 from logstore.cli.places import add_topic, chosen, find_topic, open_store
 from logstore.cli.terminal.output import Output
-from logstore.cli.terminal.units import duration, shown_duration
+from logstore.cli.terminal.units import duration, period, shown_duration
 from logstore.cli.terminal.usage import Interrupted, positive
 from logstore.config import StoreConfig
 from logstore.errors import LogStoreError, UnknownTopic
@@ -25,9 +25,7 @@ from logstore.errors import LogStoreError, UnknownTopic
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topic(parser, optional=True)
-    parser.add_argument(
-        "--every", type=duration, metavar="TIME", help="again and again: 1h; without it, once"
-    )
+    parser.add_argument("--every", type=period, metavar="TIME", help="again and again: 1h; without it, once")
     parser.add_argument(
         "--grace",
         type=duration,

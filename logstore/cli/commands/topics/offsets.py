@@ -42,7 +42,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 "lost": _shown(log.lost_ranges(), out),
             }
             if args.at is not None:
-                row["at"] = log.offset_for_timestamp(args.at)
+                found = log.offset_for_timestamp(args.at)
+                row["at"] = "-" if found is None and not out.as_json else found
             rows.append(row)
         out.table(rows)
     return 0
