@@ -89,12 +89,15 @@ def open_copy(args: argparse.Namespace, source: logstore.Store, target: logstore
     made = target._create_topic_of_kafka(
         args.as_topic or topic.name, topic.partitions, kafka, asdict(topic.config), exist_ok=True
     )
+    if made._internal.descriptor.incarnation == topic._internal.descriptor.incarnation:
+        raise UsageError(
+            f"{args.to} has this very topic, it is the same store or a copy of its objects: a copy would append to "
+            "itself; name another store with --to, or another topic with --as"
+        )
     return Copy(topic, made)
 
 
 def open_target(args: argparse.Namespace) -> logstore.Store:
-    if args.to == args.store and args.as_topic in (None, args.topic):
-        raise UsageError("that is the same topic of the same store: name another with --to or --as")
     return open_store(argparse.Namespace(store=args.to))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,6 +60,19 @@ def test_cp_copies_every_record_and_only_what_is_new_the_next_time(
     assert records_of(url, "again") == records_of(url)
     assert main(["cp", "t", "--to", url]) == 2
     assert main(["cp", "nope", "--to", target]) == 1
+
+
+def test_a_topic_is_not_copied_onto_itself_however_its_store_is_named(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fill(url)
+    before = records_of(url)
+    shutil.copytree(url, tmp_path / "backup")
+    monkeypatch.chdir(tmp_path)
+    for same in ("./store", url + "/", f"file://{url}", "backup"):
+        assert main(["cp", "t", "--to", same]) == 2
+        assert "has this very topic" in capfd.readouterr().err
+        assert records_of(same) == before
 
 
 def test_cp_keeps_every_setting_and_goes_on_behind_a_compacted_copy(
