@@ -465,15 +465,41 @@ def test_O03_cat_and_verify_that_are_interrupted_say_where_to_go_on(
 
     def stop(self: Progress, records: int = 0, size: int = 0, what: str | None = None) -> None:
         checked.append(records)
-        if len(checked) == 4:
+        if len(checked) == 5:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "advance", stop)
         assert run("verify") == 130
-    assert "what comes before t/1 was checked" in capfd.readouterr().err
-    assert run("verify", "--from", "t/1", "--json") == 0
-    assert [json.loads(line)["partition"] for line in capfd.readouterr().out.splitlines()] == [1]
+    # The segment in which it was interrupted is read again.
+    assert "what comes before t/1@2 was checked" in capfd.readouterr().err
+    assert run("verify", "--from", "t/1@2", "--json") == 0
+    assert [(line["partition"], line["records"]) for line in rows(capfd)] == [(1, 4)]
+    assert run("verify", "t", "--from", "t/0", "--json") == 0
+    assert [(line["partition"], line["records"]) for line in rows(capfd)] == [(0, 6), (1, 6)]
+
+
+def rows(capfd: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--from", "t/2"), 2, "has partitions 0 to 1, not 2"),
+        (("--from", "z/0"), 1, "there is no topic 'z'"),
+        (("t", "--from", "u/0"), 2, "--from u/0: that is no partition of t"),
+        (("--from", "t"), 2, "write orders/3"),
+    ],
+)
+def test_verify_from_where_nothing_is_does_not_say_that_all_is_well(
+    words: tuple[str, ...], code: int, message: str, url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with logstore.open(url) as store:
+        store.create_topic("t", 2)
+        store.create_topic("u")
+    assert run("verify", *words) == code
+    assert message in capfd.readouterr().err
     assert run("verify", "--from", "t") == 2
 
 

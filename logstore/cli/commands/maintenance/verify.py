@@ -7,12 +7,15 @@ topic whose descriptor is damaged does not hide the others. Without a topic, lan
 from __future__ import annotations
 
 import argparse
+import re
+from contextlib import suppress
 
+import logstore
 from logstore.cli.places import add_topic, chosen, find_topic, open_store
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.progress import Progress
 from logstore.cli.terminal.units import shown_duration, shown_size
-from logstore.cli.terminal.usage import Interrupted
+from logstore.cli.terminal.usage import Interrupted, UsageError
 from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.lanes.lane_check import damage_in_lanes
 from logstore.engine.partition.partition_log import PartitionLog
@@ -34,23 +37,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="begin",
-        metavar="TOPIC/PARTITION",
+        metavar="TOPIC/PARTITION[@OFFSET]",
         type=_place,
         help="leave out what comes before it: to go on after an interruption",
     )
 
 
-def _place(text: str) -> tuple[str, int]:
-    topic, _, number = text.rpartition("/")
-    if not topic or not number.isdigit():
-        raise ValueError(f"{text!r}: write orders/3")
-    return topic, int(number)
+_Place = tuple[str, int, int]
+
+
+def _place(text: str) -> _Place:
+    found = re.fullmatch(r"(.+)/(\d+)(?:@(\d+))?", text)
+    if found is None:
+        raise ValueError(f"{text!r}: write orders/3, or orders/3@1200")
+    return found[1], int(found[2]), int(found[3] or 0)
+
+
+def _check_place(store: logstore.Store, begin: _Place, only: str | None) -> None:
+    """A place that is not there would leave out everything, and look as if all were well."""
+    name, number, _ = begin
+    if only not in (None, name):
+        raise UsageError(f"--from {name}/{number}: that is no partition of {only}")
+    with suppress(CorruptData):  # which is what there will be to say
+        chosen(find_topic(store, name), number)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     damaged = 0
-    begin = getattr(args, "begin", None) or ("", 0)
+    begin: _Place = getattr(args, "begin", None) or ("", 0, 0)
     with open_store(args, writer="read_only", cache_bytes=0) as store, _progress(out) as progress:
+        if begin[0]:
+            _check_place(store, begin, args.topic)
         for name in [args.topic] if args.topic else store.topics():
             if name < begin[0]:
                 continue
@@ -65,15 +82,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
                     raise
                 continue  # deleted meanwhile
             for log in chosen(topic, None):
-                if (name, log.partition) < begin:
-                    continue
-                try:
-                    damaged += _verify(SlicedStore(store.objects), log, out, progress)
-                except KeyboardInterrupt:
-                    place = f"{name}/{log.partition}"
-                    raise Interrupted(
-                        f"what comes before {place} was checked, {damaged} objects are damaged; go on with --from {place}"
-                    ) from None
+                here = (name, log.partition)
+                if here >= begin[:2]:
+                    start = begin[2] if here == begin[:2] else 0
+                    damaged += _verify(SlicedStore(store.objects), log, start, damaged, out, progress)
         for damage in damage_in_lanes(SlicedStore(store.objects)) if not args.topic else ():
             _print_damage(out, None, None, (damage.key, damage.offset, damage.why))
             damaged += 1
@@ -87,20 +99,36 @@ def _progress(out: Output) -> Progress:
     return out.progress("verifying", unit="bytes")
 
 
-def _verify(objects: ObjectStore, log: PartitionLog, out: Output, progress: Progress) -> int:
-    records, damage = 0, _manifest_damage(objects, log)
-    for ref in log.segments():
-        try:
-            found = _records_in(objects, ref)
-            records += found
-            progress.advance(found, ref.size, f"verifying {log.topic}/{log.partition}")
-        except (FormatError, LogStoreError) as error:
-            damage.append((ref.key, _offset(ref, objects, error), str(error)))
-    for each in damage:
-        _print_damage(out, log.topic, log.partition, each)
-    summary = {"topic": log.topic, "partition": log.partition, "records": records, "damaged": len(damage)}
-    out.row(summary, f"{log.topic}/{log.partition}: {records} records read, {len(damage)} damaged objects")
-    return len(damage)
+def _verify(
+    objects: ObjectStore, log: PartitionLog, start: int, damaged: int, out: Output, progress: Progress
+) -> int:
+    """How many objects of the partition are damaged, from `start` on; `damaged`: how many were found before."""
+    name = f"{log.topic}/{log.partition}"
+    records, found, position = 0, 0, start
+    try:
+        for damage in _manifest_damage(objects, log):
+            _print_damage(out, log.topic, log.partition, damage)
+            found += 1
+        for ref in log.segments():
+            if ref.end_offset <= start:
+                continue
+            try:
+                held = _records_in(objects, ref)
+                records += held
+                progress.advance(held, ref.size, f"verifying {name}")
+            except (FormatError, LogStoreError) as error:
+                damage = (ref.key, _offset(ref, objects, error), str(error))
+                _print_damage(out, log.topic, log.partition, damage)
+                found += 1
+            position = ref.end_offset
+    except KeyboardInterrupt:
+        place = f"{name}@{position}"
+        raise Interrupted(
+            f"what comes before {place} was checked, {damaged + found} objects are damaged; go on with --from {place}"
+        ) from None
+    summary = {"topic": log.topic, "partition": log.partition, "records": records, "damaged": found}
+    out.row(summary, f"{name}: {records} records read, {found} damaged objects")
+    return found
 
 
 def _print_damage(out: Output, topic: str | None, partition: int | None, damage: Damage) -> None:
