@@ -97,9 +97,13 @@ class Counting(BaseHTTPRequestHandler):
         body = (
             f'logstore_requests_total{{operation="put",outcome="ok"}} {puts}\n'
             f'logstore_requests_total{{operation="put",outcome="PreconditionFailed"}} {puts}\n'
-            f'logstore_request_bytes_total{{operation="put"}} {puts * 1000}\n'
+            f'logstore_request_bytes_total{{operation="put",store="a"}} {puts * 1_000_000}\n'
+            f'logstore_request_bytes_total{{operation="put",store="b"}} {puts * 2_000_000}\n'
             f'logstore_requests_total{{operation="get",outcome="ok"}} {gets}\n'
         ).encode()
+        if self.path == "/not-http":
+            self.wfile.write(b"\x00\x01\r\n")
+            return
         self.send_response(200)
         self.end_headers()
         self.wfile.write(body if self.path == "/metrics" else b"nothing 1\n")
@@ -116,13 +120,21 @@ def test_O04_a_running_service_is_billed_by_its_own_counters(capfd: pytest.Captu
         url = f"http://127.0.0.1:{server.server_port}"
         assert main(["cost", "--metrics", f"{url}/metrics", "--for", "1ms", "--json"]) == 0
         assert main(["cost", "--metrics", f"{url}/other", "--for", "1ms"]) == 2
+        assert main(["cost", "--metrics", f"{url}/not-http", "--for", "1ms"]) == 2
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
-    standard, _ = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    printed = capfd.readouterr()
+    assert "speaks no HTTP" in printed.err
+    standard, express = [json.loads(line) for line in printed.out.splitlines()]
     assert standard["puts_a_second"] == pytest.approx(200 / 0.001)
     assert standard["dollars_a_month"] == pytest.approx(
         (200 * 5e-6 + 10 * 0.4e-6) * MONTH_S / 0.001, rel=1e-3
     )
+    carried = (100 * 1e6 + 100 * 2e6) / 1e9 * EXPRESS.put_gb  # of both stores
+    assert express["dollars_a_month"] == pytest.approx(
+        (200 * 1.13e-6 + 10 * 0.03e-6 + carried) * MONTH_S / 0.001, rel=1e-3
+    )
+    assert main(["cost", "--metrics", "http://127.0.0.1:1/", "--for", "0"]) == 2
     assert main(["cost", "--metrics", "ftp://x"]) == 2

@@ -12,15 +12,24 @@ import argparse
 import re
 import threading
 import urllib.request
+from collections import defaultdict
+from http.client import HTTPException
 
 from logstore.cli.terminal.output import Output
-from logstore.cli.terminal.units import duration, rate, shown_dollars, shown_duration, shown_size, size
+from logstore.cli.terminal.units import (
+    duration,
+    period,
+    rate,
+    shown_dollars,
+    shown_duration,
+    shown_size,
+    size,
+)
 from logstore.cli.terminal.usage import UsageError, positive
 from logstore.cost.estimate import MONTH_S, Estimate, Plan, estimate
 from logstore.cost.prices import AS_OF, CLASSES
 
-_SAMPLE = re.compile(r'^logstore_requests_total\{.*operation="(\w+)".*\} (\S+)$', re.MULTILINE)
-_BYTES = re.compile(r'^logstore_request_bytes_total\{.*operation="(\w+)".*\} (\S+)$', re.MULTILINE)
+_SAMPLE = re.compile(r'^logstore_request(s|_bytes)_total\{.*operation="(\w+)".*\} (\S+)$', re.MULTILINE)
 _ASK_TIMEOUT_S = 10.0
 
 
@@ -64,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metrics", metavar="URL", help="of a running service: http://127.0.0.1:9093/metrics"
     )
     parser.add_argument(
-        "--for", dest="seconds", type=duration, default=10.0, metavar="TIME", help="watch it so long: 10s"
+        "--for", dest="seconds", type=period, default=10.0, metavar="TIME", help="watch it so long: 10s"
     )
 
 
@@ -124,7 +133,7 @@ def _counted(args: argparse.Namespace, out: Output) -> int:
     before = _ask(args.metrics)
     threading.Event().wait(args.seconds)
     after = _ask(args.metrics)
-    a_month = MONTH_S / max(args.seconds, 1e-9)
+    a_month = MONTH_S / args.seconds
     rows = []
     for name, prices in CLASSES.items():
         made = {
@@ -148,12 +157,16 @@ def _ask(url: str) -> dict[str, tuple[float, float]]:
     """Requests and bytes so far, by operation."""
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"--metrics {url}: it is a URL, http://…/metrics")
-    with urllib.request.urlopen(url, timeout=_ASK_TIMEOUT_S) as answer:
-        text = answer.read().decode(errors="replace")
-    counts: dict[str, float] = {}
-    for operation, value in _SAMPLE.findall(text):
-        counts[operation] = counts.get(operation, 0.0) + float(value)
+    try:
+        with urllib.request.urlopen(url, timeout=_ASK_TIMEOUT_S) as answer:
+            text = answer.read().decode(errors="replace")
+    except HTTPException as error:
+        raise UsageError(f"--metrics {url}: what answers there speaks no HTTP ({error!r})") from error
+    # A port may show several stores, and of each several outcomes.
+    counts: defaultdict[str, float] = defaultdict(float)
+    sizes: defaultdict[str, float] = defaultdict(float)
+    for what, operation, value in _SAMPLE.findall(text):
+        (counts if what == "s" else sizes)[operation] += float(value)
     if not counts:
         raise UsageError(f"--metrics {url}: there are no metrics of logstore")
-    sizes = {operation: float(value) for operation, value in _BYTES.findall(text)}
-    return {operation: (count, sizes.get(operation, 0.0)) for operation, count in counts.items()}
+    return {operation: (count, sizes[operation]) for operation, count in counts.items()}
