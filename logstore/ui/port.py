@@ -12,7 +12,7 @@ import ipaddress
 import json
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib.resources import files
 from urllib.parse import parse_qs, urlsplit
@@ -26,6 +26,9 @@ from logstore.ui.view import View
 EVERY_S = 1.0
 FIRST_S = 0.05
 """Between the first two events; then twice that, up to `EVERY_S`, so that what is first asked of the store is soon shown."""
+TOLD_MAX = 4
+ASKED_MAX = 8
+"""Threads, for what is told from memory and for what is asked of the store: no question waits for one."""
 HEAD_MAX = 8192
 HEAD_TIMEOUT_S = 5.0
 _POLICY = (
@@ -54,6 +57,15 @@ class Page:
         self._view = view
         self._token = token
         self._html = files("logstore.ui").joinpath("page.html").read_bytes()
+        # Two, so that questions which wait for a store that hangs leave a thread to those that are told from memory.
+        self._telling = ThreadPoolExecutor(TOLD_MAX, "logstore-ui-telling")
+        self._asking = ThreadPoolExecutor(ASKED_MAX, "logstore-ui-asking")
+        self._asked = 0
+
+    def close(self) -> None:
+        """What still waits for the store ends by itself."""
+        self._telling.shutdown(wait=False)
+        self._asking.shutdown(wait=False)
 
     def owns(self, path: str) -> bool:
         return path in ("/", "/events") or path.startswith("/api/")
@@ -71,9 +83,7 @@ class Page:
             await self._events(query, writer)
             return
         else:
-            status, body = await asyncio.get_running_loop().run_in_executor(
-                None, self._answer, parts.path, query
-            )
+            status, body = await self._answer(parts.path, query)
             _send(writer, status, "application/json", json.dumps(body).encode())
         await writer.drain()
 
@@ -100,7 +110,9 @@ class Page:
         topics: object = None
         pause = FIRST_S
         while not writer.is_closing():
-            state = await asyncio.get_running_loop().run_in_executor(None, self._view.now, topic, first)
+            state = await asyncio.get_running_loop().run_in_executor(
+                self._telling, self._view.now, topic, first
+            )
             if state["topics"] == topics:  # it may be long, and hardly ever changes
                 del state["topics"]
             else:
@@ -110,11 +122,22 @@ class Page:
             await asyncio.sleep(pause)
             pause = min(2 * pause, EVERY_S)
 
-    def _answer(self, path: str, query: dict[str, str]) -> tuple[str, object]:
+    async def _answer(self, path: str, query: dict[str, str]) -> tuple[str, object]:
+        loop = asyncio.get_running_loop()
+        if path == "/api/now":
+            topic, first = query.get("topic") or None, _number(query.get("first"))
+            return "200 OK", await loop.run_in_executor(self._telling, self._view.now, topic, first)
+        if self._asked >= ASKED_MAX:
+            return "503 Service Unavailable", {"error": f"{ASKED_MAX} questions wait for the store already"}
+        self._asked += 1
+        try:
+            return await loop.run_in_executor(self._asking, self._ask, path, query)
+        finally:
+            self._asked -= 1
+
+    def _ask(self, path: str, query: dict[str, str]) -> tuple[str, object]:
         topic, partition = query.get("topic", ""), _number(query.get("partition"))
         try:
-            if path == "/api/now":
-                return "200 OK", self._view.now(topic or None, _number(query.get("first")))
             if path == "/api/segments":
                 return "200 OK", self._view.segments(topic, partition)
             if path == "/api/records":
@@ -160,6 +183,8 @@ class HttpPort:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._page is not None:
+            self._page.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -202,7 +227,8 @@ class Served:
         self._thread.start()
         try:
             self.port = bound.result()
-        except OSError:
+        except Exception:
+            page.close()
             view.stop()
             raise
         shown = f"[{host}]" if ":" in host else host
@@ -211,7 +237,7 @@ class Served:
     def _run(self, host: str, port: int, bound: Future[int]) -> None:
         try:
             bound.set_result(self._loop.run_until_complete(self._port.start(host, port)))
-        except OSError as error:
+        except Exception as error:  # a port that is taken, and what is no port or host at all
             self._loop.close()
             bound.set_exception(error)
             return

@@ -5,19 +5,22 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 import logstore
+from logstore.cli import main
 from logstore.objects import MemoryStore
-from logstore.testing import FaultyStore
+from logstore.testing import FaultyStore, GatedStore
 from logstore.ui import Served, serve
-from logstore.ui.port import is_loopback
+from logstore.ui.port import ASKED_MAX, is_loopback
 from logstore.ui.refresher import Refresher
 from logstore.ui.view import View
 from tests.support.engine.harness import until
@@ -231,6 +234,37 @@ def test_what_cannot_be_asked_is_said_and_the_page_goes_on(store: logstore.Store
         assert "StoreUnavailable" in str(now()["reasons"])
 
 
+def test_O02_questions_that_wait_for_a_store_that_hangs_do_not_stop_the_page() -> None:
+    """Who clicks on while nothing answers still sees that it hangs, and why; more questions than that are refused."""
+    gated = GatedStore(MemoryStore())
+    with logstore.open(gated) as store:
+        store.create_topic("t", ASKED_MAX, segment_bytes=1)
+        for number in range(ASKED_MAX):
+            store.topic("t").partition(number).append(b"x")
+    with (
+        logstore.open(gated, writer="read_only", cache_bytes=0) as reader,
+        serve(reader) as served,
+        ThreadPoolExecutor(ASKED_MAX + 1) as pool,
+    ):
+        with gated.hold("get"):
+            path = "/api/segments?topic=t&partition="
+            asked = [pool.submit(ask, served.url, f"{path}{n}") for n in (*range(ASKED_MAX), 0)]
+            assert next(as_completed(asked, PATIENCE_S)).result()[0] == 503
+            assert json.loads(ask(served.url, "/api/now")[1])["writer"] == "read_only"
+        assert sorted(each.result(PATIENCE_S)[0] for each in asked) == [*[200] * ASKED_MAX, 503]
+        assert ask(served.url, f"{path}0")[0] == 200
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1:65536", "127.0.0.1:http", "8080"])
+def test_what_is_no_port_is_said_before_anything_is_opened(
+    where: str, store: logstore.Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ui", "--store", "memory://", "--listen", where]) == 2
+    assert f"--listen {where}: it is HOST:PORT" in capfd.readouterr().err
+    with pytest.raises(OverflowError):
+        serve(store, port=65536)
+
+
 def test_the_command_serves_the_page_of_a_store(tmp_path: Path) -> None:
     with logstore.open(str(tmp_path)) as store:
         store.create_topic("shop")
@@ -251,5 +285,7 @@ def test_the_command_serves_the_page_of_a_store(tmp_path: Path) -> None:
             url = json.loads(process.stdout.readline())["url"]
             until(lambda: bool(json.loads(ask(url, "/api/now")[1])["topics"]))
             assert json.loads(ask(url, "/api/now")[1])["topics"][0]["name"] == "shop"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE_S) == 0, "Ctrl-C is the way to end it"
         finally:
             process.kill()

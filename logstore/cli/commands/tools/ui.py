@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,8 @@ from logstore.cli.places import open_store
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.usage import UsageError
 from logstore.store import Store
+
+PORT_MAX = 65535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +35,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     from logstore.ui.port import is_loopback, serve
 
     host, _, port = args.listen.rpartition(":")
-    if not host or not port.isdigit():
-        raise UsageError(f"--listen {args.listen}: it is HOST:PORT")
+    if not host or not port.isdigit() or int(port) > PORT_MAX:
+        raise UsageError(f"--listen {args.listen}: it is HOST:PORT, and a port is at most {PORT_MAX}")
     token = args.token or (None if is_loopback(host) else secrets.token_urlsafe(16))
     with (
         open_store(args, writer="read_only") as store,
@@ -41,7 +44,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     ):
         out.row({"url": served.url}, f"{served.url}  (Ctrl-C ends it)")
         out.flush()
-        threading.Event().wait()  # nobody sets it: Ctrl-C is the way to end it
+        with suppress(KeyboardInterrupt):  # the way to end it
+            threading.Event().wait()
     return 0
 
 
