@@ -5,13 +5,20 @@ This is the one place that knows rich, which is imported when there is a termina
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
 _NUMERIC = "0123456789"
+_LATE_S = 1.0
+_BAR_MIN = 6
+_BYTES_WIDTH = len(" 999.9/999.9 MB 999.9 MB/s 99,999,999 (999,999/s) left 1:00:00 ")
+_RECORDS_WIDTH = len(" 99,999,999 partitions (999,999/s) left 1:00:00 ")
+"""What stands behind the bar at most, but for what is larger than any of it."""
 
 
 def print_table(stream: TextIO, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -80,17 +87,34 @@ def can_ask() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def _is_pipe(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):  # it is closed, or no file
+        return False
+
+
 class Progress:
     """How far a long command is: a line on the terminal of stderr with amount, rate and time left. Where there is none, or
     with --quiet, nothing is shown; `records` and `bytes` are counted all the same, for the summary.
 
-    `total`: how many bytes or records (`unit`) there will be; None if nobody knows.
+    `total`: how many bytes or records (`unit`) there will be; None if nobody knows. Into a pipe it is shown only once the
+    work has taken `_LATE_S`: what stands at its end, `head`, most often writes to the same terminal.
     """
 
-    def __init__(self, what: str, *, quiet: bool, total: int | None = None, unit: str = "records") -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        quiet: bool,
+        total: int | None = None,
+        unit: str = "records",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.records = 0
         self.bytes = 0
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = clock()
         self._unit = unit
         self._bar: Any = None
         if quiet or sys.stderr is None or not sys.stderr.isatty():
@@ -105,16 +129,28 @@ class Progress:
         )
         from rich.progress import Progress as Bar
 
+        console = Console(file=sys.stderr)
         in_bytes = unit == "bytes"
+        # A line that is broken cannot be written over: what it is about gives way first, then the bar.
+        room = console.width - (_BYTES_WIDTH if in_bytes else _RECORDS_WIDTH)
+        self._room = max(8, room - _BAR_MIN if total is not None else room)
+        self._is_late = _is_pipe(sys.stdout)
         columns: list[Any] = [TextColumn("{task.description}")]
         if total is not None:
-            columns.append(BarColumn(bar_width=24))
+            columns.append(BarColumn(bar_width=max(_BAR_MIN, min(24, room - len(self._cut(what))))))
         columns += [DownloadColumn(), TransferSpeedColumn()] if in_bytes else []
         columns.append(TextColumn("{task.fields[records]}"))
         if total is not None:
             columns += [TextColumn("left"), TimeRemainingColumn(compact=True)]
-        self._bar = Bar(*columns, console=Console(file=sys.stderr), transient=True, refresh_per_second=5)
-        self._task = self._bar.add_task(what, total=total, records="")
+        for column in columns:
+            column.get_table_column().no_wrap = True
+        self._bar = Bar(*columns, console=console, transient=True, refresh_per_second=5)
+        self._task = self._bar.add_task(self._cut(what), total=total, records="")
+
+    def _cut(self, what: str) -> str:
+        """`verifying orders/3`, or `verifying` where there is no room."""
+        short = what if len(what) <= self._room else what.split(" ")[0]
+        return short if len(short) <= self._room else short[: self._room - 1] + "…"
 
     def advance(self, records: int = 0, size: int = 0, what: str | None = None) -> None:
         self.records += records
@@ -122,14 +158,17 @@ class Progress:
         if self._bar is not None:
             rate = self.records / max(self.seconds, 1e-6)
             shown = f"{self.records:,} {'' if self._unit == 'bytes' else self._unit + ' '}({rate:,.0f}/s)"
-            fields = {} if what is None else {"description": what}
+            fields = {} if what is None else {"description": self._cut(what)}
             done = size if self._unit == "bytes" else records
             self._bar.update(self._task, advance=done, records=shown, **fields)
+            if self._is_late and self.seconds >= _LATE_S:
+                self._is_late = False
+                self._bar.start()
 
     @property
     def seconds(self) -> float:
         """Since it began."""
-        return time.monotonic() - self._began
+        return self._clock() - self._began
 
     def summary(self, text: str) -> None:
         """One line on stderr at the end, where somebody has watched."""
@@ -148,7 +187,7 @@ class Progress:
             self._bar.start()
 
     def __enter__(self) -> Progress:
-        if self._bar is not None:
+        if self._bar is not None and not self._is_late:
             self._bar.start()
         return self
 

@@ -17,11 +17,11 @@ import logstore
 from logstore.cli import main
 from logstore.cli.commands.copies.ingest import StatusLine
 from logstore.cli.terminal.output import Output
-from logstore.cli.terminal.progress import print_table
+from logstore.cli.terminal.progress import Progress, print_table
 from logstore.ingest.postgres import PostgresIngest, PostgresSettings
 from tests.support.patience import PATIENCE_S
 
-ESCAPE = re.compile(r"\x1b\[[0-9;]*[mK]")
+ESCAPE = re.compile(r"\x1b\[\??[0-9;]*[A-Za-z]")
 ERASED = "\x1b[2K"
 
 
@@ -165,7 +165,7 @@ def test_O03_a_long_append_shows_how_far_it_is_and_a_summary_and_no_receipts(
         code, shown = at_a_terminal(["append", "t"], stdin=lines.fileno())
     text = ESCAPE.sub("", shown)
     assert code == 0
-    assert "appending to t" in text
+    assert "appending" in text
     assert "20,000 records, 140 kB appended to t in" in text
     assert "t/0 @ 0" not in text
     with open(tmp_path / "lines", "rb") as lines, open(tmp_path / "receipts", "wb") as receipts:
@@ -174,6 +174,44 @@ def test_O03_a_long_append_shows_how_far_it_is_and_a_summary_and_no_receipts(
         )
     assert (code, shown) == (0, "")
     assert (tmp_path / "receipts").read_bytes() == b""
+
+
+@pytest.mark.parametrize("columns", ["80", "60", "120"])
+@pytest.mark.parametrize(("unit", "what"), [("bytes", "appending to " + "t" * 90), ("records", "reading t")])
+def test_O03_progress_is_one_line_however_narrow_the_terminal_is(
+    columns: str, unit: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is broken over two cannot be written over, and half of it stays."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", columns)
+    seconds = iter(range(1000))
+    with Progress(what, quiet=False, total=10**9, unit=unit, clock=lambda: next(seconds)) as progress:
+        progress.advance(12_345_678, 654_300_000)
+        progress._bar.refresh()
+    lines = [
+        line for line in re.split(r"[\r\n]", ESCAPE.sub("", terminal.getvalue())) if "12,345,678" in line
+    ]
+    assert lines
+    assert [line for line in lines if len(line) > int(columns)] == []
+    if columns != "60":
+        assert all(line.startswith(what.split(" ")[0]) for line in lines)
+        assert all("left" in line and "━" in line for line in lines)
+
+
+def test_O03_progress_of_what_goes_into_a_pipe_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cat | head -1` prints its line on the terminal on which progress would stand."""
+    ours, theirs = os.pipe()
+    terminal, now = Terminal(), [0.0]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with open(ours, "rb"), open(theirs, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with Progress("reading t", quiet=False, total=10, clock=lambda: now[0]) as progress:
+            progress.advance(1)
+            assert terminal.getvalue() == ""
+            now[0] = 1.0
+            progress.advance(1)
+            assert "reading t" in terminal.getvalue()
 
 
 def test_O03_cat_verify_compact_and_gc_show_progress_on_stderr_alone(url: str, tmp_path: Path) -> None:
