@@ -47,13 +47,15 @@ class Output:
         with self._progress.aside():
             print(text, file=self.stream, flush=True)
 
-    def table(self, rows: list[dict[str, Any]]) -> None:
-        """Several results with the same fields, in columns."""
+    def table(self, rows: list[dict[str, Any]], none: str = "") -> None:
+        """Several results with the same fields, in columns. `none`: what a person is told if there are no rows."""
         if self.as_json:
             for fields in rows:
                 print(json.dumps(fields), file=self.stream)
             return
         if not rows:
+            if none and self.is_terminal:
+                print(none, file=self.stream)
             return
         if self.is_terminal:
             print_table(

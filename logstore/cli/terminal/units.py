@@ -130,6 +130,11 @@ def shown_duration(seconds: float | None) -> str:
     return " ".join(parts)
 
 
+def shown_age(seconds: float | None) -> str:
+    """42 s, 3 h 10 min; `-` where there is nothing."""
+    return "-" if seconds is None else shown_duration(max(1, round(seconds)))
+
+
 def shown_moment(milliseconds: int) -> str:
     """2026-11-17T12:00:00.000+00:00, or `-` for a record without one."""
     if milliseconds < 0:

@@ -12,6 +12,7 @@ import argparse
 from logstore.cli.places import add_topic, open_store, topic_named
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.units import duration, shown_size
+from logstore.cli.terminal.usage import Interrupted
 from logstore.config import StoreConfig
 
 
@@ -31,7 +32,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args, writer="read_only", delete_grace=args.grace) as store:
         what = "looking for garbage" if args.dry_run else "collecting garbage"
         with topic_named(store, args.topic), out.progress(what, unit="objects") as progress:
-            found = store.collect_garbage(args.topic, dry_run=args.dry_run)
+            try:
+                found = store.collect_garbage(args.topic, dry_run=args.dry_run)
+            except KeyboardInterrupt:
+                raise Interrupted("what was deleted is gone; run it again for the rest") from None
         progress.advance(len(found))
         progress.summary(f"{len(found):,} objects, {shown_size(sum(item.size for item in found))}")
         out.table([{"key": item.key, "bytes": item.size, "deleted": not args.dry_run} for item in found])

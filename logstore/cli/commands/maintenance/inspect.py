@@ -44,7 +44,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 }
                 for log in chosen(find_topic(store, args.target), args.partition)
                 for ref in log.segments()
-            ]
+            ],
+            f"{args.target} holds no segments yet",
         )
     return 0
 

@@ -15,6 +15,8 @@ from logstore.cli.terminal.usage import UsageError
 from logstore.groups import delete, describe, names
 from logstore.layout.groups import check_group_name
 
+NO_GROUPS = "no groups yet: `logstore cat TOPIC --group NAME` reads as a member of one"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_name(parser)
@@ -37,7 +39,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
                         "generation": info.generation,
                     }
                     for info in infos
-                ]
+                ],
+                NO_GROUPS,
             )
             return 0
         info = describe(store, args.group)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from logstore.cli.commands.records.groups import add_name
+from logstore.cli.commands.records.groups import NO_GROUPS, add_name
 from logstore.cli.places import open_store
 from logstore.cli.terminal.output import Output
 from logstore.groups import PartitionLag, lag, names
@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     with open_store(args, writer="read_only") as store:
         groups = names(store) if args.group is None else [args.group]
-        out.table([_row(name, each, out) for name in groups for each in lag(store, name)])
+        none = NO_GROUPS if args.group is None else f"{args.group} has no saved positions"
+        out.table([_row(name, each, out) for name in groups for each in lag(store, name)], none)
     return 0
 
 

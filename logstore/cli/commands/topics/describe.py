@@ -8,7 +8,7 @@ from dataclasses import asdict
 from logstore.cli.places import add_partition, add_topic, chosen, find_topic, open_store
 from logstore.cli.survey import age, look_at, storage_dollars
 from logstore.cli.terminal.output import Output
-from logstore.cli.terminal.units import shown_dollars, shown_duration, shown_size
+from logstore.cli.terminal.units import shown_age, shown_dollars, shown_duration, shown_size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
                     "records": each.records,
                     "size": shown_size(each.bytes),
                     "segments": each.segments,
-                    "newest": "-" if (ago := age(each.newest_ms)) is None else f"{shown_duration(ago)} ago",
+                    "age": shown_age(age(each.newest_ms)),
                     "writer": each.writer,
                     "epoch": each.epoch,
                     "lane": each.lane or "-",

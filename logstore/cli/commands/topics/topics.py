@@ -1,7 +1,7 @@
 """List the topics: partitions, records, bytes, age of the newest record, retention, who writes, what storing it costs.
 
 Of every partition that is in a lane, and of the first 256 others; what more there are is shown by its settings alone, unless
---exact asks for all. `storage` is dollars a month in S3 Standard. A topic whose descriptor is damaged is listed too, and the
+--exact asks for all. `a month` is dollars a month in S3 Standard. A topic whose descriptor is damaged is listed too, and the
 exit code is 1.
 """
 
@@ -20,7 +20,7 @@ from logstore.cli.survey import (
     storage_dollars,
 )
 from logstore.cli.terminal.output import Output
-from logstore.cli.terminal.units import shown_dollars, shown_duration, shown_size
+from logstore.cli.terminal.units import shown_age, shown_dollars, shown_duration, shown_size
 from logstore.layout.catalog import Catalog, TopicDescriptor
 
 
@@ -44,9 +44,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
             else:
                 damage = damage or (facts if isinstance(facts, Exception) else None)
                 rows.append(_fields(name, None, None))
-        out.table(rows if out.as_json else [_shown(row) for row in rows])
-        if not rows and out.is_terminal:
-            print("no topics yet: `logstore create NAME` makes one", file=out.stream)
+        none = "no topics yet: `logstore create NAME` makes one"
+        out.table(rows if out.as_json else [_shown(row) for row in rows], none)
     if damage is not None:
         out.flush()  # before the reason of the exit code
         raise damage
@@ -91,28 +90,15 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "topic": row["topic"],
         "partitions": row["partitions"],
-        "offsets": row["offsets"],
         "records": row["records"],
         "size": shown_size(row["bytes"]),
         "segments": row["segments"],
-        "newest": "-"
-        if row["newest_seconds_ago"] is None
-        else f"{shown_duration(row['newest_seconds_ago'])} ago",
+        "age": shown_age(row["newest_seconds_ago"]),
         "kept": kept,
         "writer": row["writer"],
-        "storage": f"{shown_dollars(row['storage_dollars_a_month'])}/month",
+        "a month": shown_dollars(row["storage_dollars_a_month"]),
     }
 
 
-_HEADS = (
-    "topic",
-    "partitions",
-    "offsets",
-    "records",
-    "size",
-    "segments",
-    "newest",
-    "kept",
-    "writer",
-    "storage",
-)
+_HEADS = ("topic", "partitions", "records", "size", "segments", "age", "kept", "writer", "a month")
+"""No more than what of a short name fits 80 columns; --json has everything."""
