@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -18,6 +20,8 @@ import click
 from click.shell_completion import CompletionItem
 
 WIDTH_MAX = 100
+COMPLETION_WAITS_S = 2.0
+"""For the topics of a store."""
 
 
 class CommandModule(Protocol):
@@ -235,19 +239,24 @@ def _say(text: str, ctx: click.Context) -> None:
 
 
 def _complete_topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The topics of the store, if it can be asked; a shell waits for this, so an error is no error."""
+    """The topics of the store, if it can be asked soon: a shell waits for this, so neither an error nor a store that hangs
+    is more than no answer."""
+    above = ctx.parent.params if ctx.parent is not None else {}
+    where = ctx.params.get("store") or above.get("store") or os.environ.get("LOGSTORE_URL")
+    found: list[str] = []
+    if where:
+        asking = threading.Thread(target=_topics_of, args=(where, found), daemon=True)
+        asking.start()
+        asking.join(COMPLETION_WAITS_S)
+    return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+
+def _topics_of(where: str, found: list[str]) -> None:
     from logstore.errors import LogStoreError
     from logstore.store import open as open_store
 
-    above = ctx.parent.params if ctx.parent is not None else {}
-    where = ctx.params.get("store") or above.get("store") or os.environ.get("LOGSTORE_URL")
-    if not where:
-        return []
-    try:
-        with open_store(where, writer="read_only") as store:
-            return [CompletionItem(name) for name in store.topics() if name.startswith(incomplete)]
-    except (LogStoreError, OSError):
-        return []
+    with suppress(LogStoreError, OSError, ValueError), open_store(where, writer="read_only") as store:
+        found += store.topics()
 
 
 def completion_script(shell: str) -> str:

@@ -8,14 +8,18 @@ import pty
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 
 import logstore
 from logstore.cli import main
 from logstore.cli.commands.copies.ingest import StatusLine
+from logstore.cli.terminal import frame
 from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.progress import Progress, print_table
 from logstore.ingest.postgres import PostgresIngest, PostgresSettings
@@ -297,3 +301,20 @@ def test_a_shell_completes_commands_options_and_topics(url: str) -> None:
     assert "--retention" in completed("logstore create --ret")
     for shell in ("bash", "zsh", "fish"):
         assert "_LOGSTORE_COMPLETE" in on_a_terminal(["completion", shell])
+
+
+def test_a_shell_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+
+    def hangs(where: str, **_: object) -> logstore.Store:
+        answers.wait(PATIENCE_S)
+        raise logstore.StoreUnavailable("too late")
+
+    monkeypatch.setattr("logstore.store.open", hangs)
+    monkeypatch.setattr(frame, "COMPLETION_WAITS_S", 0.0)
+    monkeypatch.setenv("LOGSTORE_URL", "s3://away")
+    command = frame.Command("cat", import_module("logstore.cli.commands.records.cat"))
+    try:
+        assert ShellComplete(command, {}, "logstore", "_X").get_completions([], "ord") == []
+    finally:
+        answers.set()
