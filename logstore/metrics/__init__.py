@@ -20,6 +20,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from logstore.errors import needs
@@ -44,7 +45,7 @@ Lag = Callable[[], Lags]
 
 
 def collector(
-    store: Store,
+    store: Store | Mapping[str, Store],
     *,
     registry: CollectorRegistry | None = None,
     by: Literal["topic", "partition"] = "topic",
@@ -53,7 +54,8 @@ def collector(
     storage: Literal["standard", "express"] = "standard",
 ) -> StoreCollector:
     """A collector for `prometheus_client`, registered with `registry` if one is given. It asks the store's memory when it is
-    scraped, and nobody else.
+    scraped, and nobody else. Several stores of a process go into one: `{"orders": store, "audit": other}`; the label `store`
+    then says whose a sample is. Who closes a store unregisters its collector: a registry takes one.
 
     `by`: one sample a topic (sums, and the worst of lags), or one a partition, with the watermarks. `readers`: names and
     their lag, `{"mailer": group.lag}`. `trackers`: names and the flush trackers of an ingest. `storage`: whose prices
@@ -62,9 +64,19 @@ def collector(
     with needs("metrics"):
         from logstore.metrics.prometheus import StoreCollector
 
-    made = StoreCollector(Sources(store, by, readers or {}, trackers or {}, storage))
+    stores = {"": store} if isinstance(store, Store) else store
+    sources = [Sources(each, by, storage=storage, name=name) for name, each in stores.items()]
+    # What is handed in is of no one store, and told once.
+    sources[0] = replace(sources[0], readers=readers or {}, trackers=trackers or {})
+    made = StoreCollector(sources)
     if registry is not None:
-        registry.register(made)
+        try:
+            registry.register(made)
+        except ValueError as error:
+            raise ValueError(
+                "the registry has metrics of these names already: `registry.unregister` the collector of a store that is "
+                'closed; several stores of a process go into one, `collector({"orders": store, "audit": other})`'
+            ) from error
     return made
 
 
@@ -77,16 +89,18 @@ def instrument(
     readers: Mapping[str, Lag] | None = None,
     trackers: Mapping[str, Tracked] | None = None,
     storage: Literal["standard", "express"] = "standard",
+    name: str = "",
 ) -> Instrumentation:
     """OpenTelemetry: the same numbers on a meter, and spans for appends, flushes, requests and reads on a tracer; on the
     global providers if none are given. A record that is appended carries its context in its headers.
 
-    What it gives has `stop()`; closing the store does not stop it. The other arguments: as for `collector`.
+    What it gives has `stop()`; closing the store does not stop it. `name`: the attribute `store` of all its numbers, where a
+    process has several. The other arguments: as for `collector`.
     """
     with needs("metrics"):
         from logstore.metrics.opentelemetry import Instrumentation
 
-    sources = Sources(store, by, readers or {}, trackers or {}, storage)
+    sources = Sources(store, by, readers or {}, trackers or {}, storage, name)
     return Instrumentation(sources, meter_provider, tracer_provider)
 
 

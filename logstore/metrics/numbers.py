@@ -66,6 +66,12 @@ class Sources:
     readers: Mapping[str, Callable[[], Lags]] = field(default_factory=dict)
     trackers: Mapping[str, Tracked] = field(default_factory=dict)
     storage: Literal["standard", "express"] = "standard"
+    name: str = ""
+
+    @property
+    def own_labels(self) -> Labels:
+        """Of every number of this store, where a process has several."""
+        return {"store": self.name} if self.name else {}
 
     def __post_init__(self) -> None:
         if self.by not in ("topic", "partition"):
@@ -99,18 +105,22 @@ class _Found:
     def __init__(self, sources: Sources) -> None:
         self.numbers: Numbers = defaultdict(list)
         self._sources = sources
+        self._own_labels: Labels = {}
+        self._handed_in()  # of no one store
+        self._own_labels = sources.own_labels
         store = sources.store
         health = store._health_report()
         self._store(store, health)
         self._requests(store)
         self._partitions(store, health)
-        self._handed_in()
 
     def _add(self, name: str, value: float, **labels: str) -> None:
-        self.numbers[f"logstore_{name}"].append(Sample(labels, value))
+        self.numbers[f"logstore_{name}"].append(Sample(self._own_labels | labels, value))
 
     def _histogram(self, name: str, counts: Sequence[int], seconds: float, **labels: str) -> None:
-        self.numbers[f"logstore_{name}"].append(Sample(labels, seconds, tuple(accumulate(counts))))
+        self.numbers[f"logstore_{name}"].append(
+            Sample(self._own_labels | labels, seconds, tuple(accumulate(counts)))
+        )
 
     def _store(self, store: Store, health: StoreHealth) -> None:
         from logstore import __version__

@@ -7,24 +7,66 @@ request.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from weakref import ref
+from weakref import WeakKeyDictionary, WeakSet
 
 from opentelemetry import metrics, trace
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 from opentelemetry.trace import TracerProvider
 
 from logstore.engine.host.counters import Flush, FlushDone, Observer
 from logstore.engine.partition.internal import Partition
-from logstore.metrics.catalogue import FAMILIES, Family
+from logstore.metrics.catalogue import FAMILIES
 from logstore.metrics.numbers import Numbers, Sources, families
 from logstore.metrics.tracing import StoreTracing
 from logstore.objects.wrappers.metered import LATENCY_BOUNDS_S, Request
 
 _SAME_LOOK_S = 0.5
 _SCOPE = "logstore"
+
+
+_observed: WeakKeyDictionary[object, WeakSet[Instrumentation]] = WeakKeyDictionary()
+_observing = threading.Lock()  # guards it
+
+
+class _TheGlobalOne:
+    """Stands for the global provider, which may be set later."""
+
+
+_GLOBAL = _TheGlobalOne()
+
+
+def _observed_on(meter: Meter, provider: MeterProvider | None) -> WeakSet[Instrumentation]:
+    """Whose numbers the observable instruments of this meter tell; they are made if it has none.
+
+    A meter keeps the callbacks of whoever names an instrument first, for ever, and drops those of all others: a second
+    store, or one that was opened again, would be told by nobody. So callbacks hold no store, and ask all that are here.
+    """
+    with _observing:
+        found = _observed.get(provider or _GLOBAL)
+        if found is None:
+            found = _observed[provider or _GLOBAL] = WeakSet()
+            for family in FAMILIES.values():
+                told = [_telling(family.name, found)]
+                if family.kind == "counter":
+                    meter.create_observable_counter(family.dotted, told, family.unit, family.help)
+                elif family.kind == "gauge":
+                    meter.create_observable_gauge(family.dotted, told, family.unit, family.help)
+        return found
+
+
+def _telling(
+    name: str, observed: WeakSet[Instrumentation]
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def tell(options: CallbackOptions) -> Iterator[Observation]:
+        for each in list(observed):
+            for labels, value, _ in each._numbers().get(name, []):
+                yield Observation(value, labels)
+
+    return tell
 
 
 class Instrumentation(Observer):
@@ -36,19 +78,13 @@ class Instrumentation(Observer):
         from logstore import __version__
 
         self._sources = sources
+        self._own_labels = sources.own_labels
         self._stopped = False
         self._looked: tuple[float, Numbers] = (float("-inf"), {})
         meter = metrics.get_meter(_SCOPE, __version__, meter_provider)
         tracer = trace.get_tracer(_SCOPE, __version__, tracer_provider)
-        for family in FAMILIES.values():
-            if family.kind == "counter":
-                meter.create_observable_counter(
-                    family.dotted, [self._observed(family)], family.unit, family.help
-                )
-            elif family.kind == "gauge":
-                meter.create_observable_gauge(
-                    family.dotted, [self._observed(family)], family.unit, family.help
-                )
+        self._observed = _observed_on(meter, meter_provider)
+        self._observed.add(self)
 
         def histogram(name: str) -> metrics.Histogram:
             family = FAMILIES[name]
@@ -73,6 +109,7 @@ class Instrumentation(Observer):
         if self._stopped:
             return
         self._stopped = True
+        self._observed.discard(self)
         store = self._sources.store
         store._runtime.observer = self._before
         store._metered.listeners = tuple(
@@ -82,21 +119,8 @@ class Instrumentation(Observer):
 
     # Asked
 
-    def _observed(self, family: Family) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        """Holds no store: a meter keeps its callbacks for ever."""
-        whose = ref(self)
-
-        def observe(options: CallbackOptions) -> Iterator[Observation]:
-            mine = whose()
-            for labels, value, _ in mine._numbers().get(family.name, []) if mine is not None else ():
-                yield Observation(value, labels)
-
-        return observe
-
     def _numbers(self) -> Numbers:
         """One look serves all instruments of one collection, which come one after the other."""
-        if self._stopped:
-            return {}
         now = time.monotonic()
         looked, numbers = self._looked
         if now - looked > _SAME_LOOK_S:
@@ -114,8 +138,10 @@ class Instrumentation(Observer):
         return self._tracing.flush(topic, partition)
 
     def _labels(self, topic: str, partition: int) -> dict[str, str]:
-        by_topic = self._sources.by == "topic"
-        return {"topic": topic} if by_topic else {"topic": topic, "partition": str(partition)}
+        place = (
+            {"topic": topic} if self._sources.by == "topic" else {"topic": topic, "partition": str(partition)}
+        )
+        return self._own_labels | place
 
     def local_ack(self, topic: str, partition: int, seconds: float) -> None:
         self._local_ack_seconds.record(seconds, self._labels(topic, partition))
@@ -130,5 +156,5 @@ class Instrumentation(Observer):
             self._durable_ack_seconds.record(done.waited, labels)
 
     def _requested(self, request: Request) -> None:
-        self._request_seconds.record(request.seconds, {"operation": request.operation})
+        self._request_seconds.record(request.seconds, self._own_labels | {"operation": request.operation})
         self._tracing.requested(request)

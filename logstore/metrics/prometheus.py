@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from logstore.metrics.catalogue import FAMILIES, Family
-from logstore.metrics.numbers import BOUNDS, Sample, Sources, families
+from logstore.metrics.numbers import BOUNDS, Numbers, Sample, Sources, families
 
 
 class StoreCollector(Collector):
     """Get it from `logstore.metrics.collector`."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sequence[Sources]) -> None:
         self._sources = sources
 
     def collect(self) -> Iterator[Metric]:
-        for family, samples in families(self._sources):
-            yield _metric(family, samples)
+        found: Numbers = defaultdict(list)
+        for each in self._sources:
+            for family, samples in families(each):
+                found[family.name] += samples
+        for name, family in FAMILIES.items():
+            if name in found:
+                yield _metric(family, found[name])
 
     def describe(self) -> Iterable[Metric]:
         """The names, so that registering asks the store for nothing."""

@@ -74,6 +74,21 @@ def test_O01_a_meter_has_the_numbers_that_a_collector_has(otel: Otel) -> None:
             )
 
 
+def test_O01_every_store_is_told_on_one_meter_also_one_that_is_opened_again(otel: Otel) -> None:
+    """A meter drops the callbacks of a second instrument of the same name."""
+    with logstore.open(MemoryStore()) as before:
+        before.create_topic("before").append(b"x")
+        instrument(before, otel.meters, otel.tracers).stop()
+    with logstore.open(MemoryStore()) as orders, logstore.open(MemoryStore()) as audit:
+        for name, store in (("orders", orders), ("audit", audit)):
+            instrument(store, otel.meters, otel.tracers, name=name)
+            store.create_topic("t").append(b"x")
+        numbers = otel.numbers()
+        for metric in ("logstore.flushes", "logstore.flush_seconds", "logstore.buffered_bytes_limit"):
+            assert {point.attributes["store"] for point in numbers[metric]} == {"orders", "audit"}, metric
+        assert {point.value for point in numbers["logstore.flushes"]} == {1}
+
+
 def test_O01_an_append_is_followed_through_flush_and_put_to_whoever_reads_it(otel: Otel) -> None:
     tracer = otel.tracers.get_tracer("test")
     with logstore.open(MemoryStore()) as store:

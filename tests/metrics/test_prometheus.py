@@ -117,6 +117,28 @@ def test_O01_local_acks_and_shared_writers_are_counted_too(
         assert found['logstore_durable_ack_seconds_count{topic="shared"}'] == 4
 
 
+def test_O01_several_stores_of_a_process_are_told_apart_and_a_registry_takes_one_collector(
+    registry: CollectorRegistry,
+) -> None:
+    with logstore.open(MemoryStore()) as orders, logstore.open(MemoryStore()) as audit:
+        for store, count in ((orders, 2), (audit, 3)):
+            store.create_topic("t").append_many([b"x"] * count)
+        both = collector(
+            {"orders": orders, "audit": audit}, registry=registry, readers={"r": lambda: {("t", 0): 7}}
+        )
+        found = scrape(registry)
+        assert found['logstore_flushed_records_total{store="orders",topic="t"}'] == 2
+        assert found['logstore_flushed_records_total{store="audit",topic="t"}'] == 3
+        assert found['logstore_flush_seconds_count{store="audit",topic="t"}'] == 1
+        assert found['logstore_reader_lag_records{partition="0",reader="r",topic="t"}'] == 7
+        assert generate_latest(registry).count(b"# TYPE logstore_flushes_total counter") == 1
+        with pytest.raises(ValueError, match=r"collector\(\{"):
+            collector(audit, registry=registry)
+        registry.unregister(both)
+        collector(audit, registry=registry)
+        assert scrape(registry)['logstore_flushed_records_total{topic="t"}'] == 3
+
+
 def test_O01_replicated_writers_are_counted_too(registry: CollectorRegistry) -> None:
     with logstore.open(MemoryStore()) as store:
         collector(store, registry=registry)
