@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_IN_FILES = frozenset({"deletionVectors", "columnMapping", "typeWidening", "typeWidening-preview"})
 """Features of a table by which a row is another one than its Parquet file says."""
+_FORGETS = "delta.setTransactionRetentionDuration"
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""How a path says null."""
 _RETRIES = RetryPolicy(attempts=6, base_s=0.1, cap_s=3.0)
 
 
@@ -67,9 +70,13 @@ class DeltaFormat:
             kind = pa.date32() if self._partition_by == "day" else pa.string()
             columns.append(pa.field(self._partition_by, kind))
         try:
+            delta_schema = Schema.from_arrow(pa.schema(columns))
+        except Exception as error:
+            raise self._refused(error) from error
+        try:
             DeltaTable.create(
                 self._location,
-                pa.schema(columns),
+                delta_schema,
                 mode="ignore",
                 partition_by=[self._partition_by] if self._partition_by else None,
                 configuration={ENCODING: encoding},
@@ -108,12 +115,17 @@ class DeltaFormat:
         return self.schema
 
     def next_offset(self, source: Source) -> int | None:
+        if _FORGETS in self._loaded.metadata().configuration:
+            raise ValueError(
+                f"{self._location} has the property {_FORGETS}: Delta would forget how far the table is, and rows would be "
+                "there twice. Unset it"
+            )
         found: int | None = self._loaded.transaction_version(str(source))
         return found
 
     def folder(self, bucket: int | None) -> str:
         # The commit says which day it is; some readers look at the path all the same.
-        return "".join(f"{name}={value}/" for name, value in self._values(bucket).items())
+        return "".join(f"{name}={value or _NO_VALUE}/" for name, value in self._values(bucket).items())
 
     def put(self, name: str, data: memoryview) -> None:
         self._objects.put(name, data)
@@ -121,10 +133,15 @@ class DeltaFormat:
     def grow(self, schema: pa.Schema) -> None:
         try:
             self._loaded.alter.add_columns(Schema.from_arrow(schema).fields)
-        except (
-            CommitFailedError
-        ) as error:  # somebody else was at it: the next look tells what is still missing
-            logger.info("%s: its schema was changed meanwhile (%s)", self._location, error)
+        except (DeltaError, OSError) as error:  # the next look tells what is still missing
+            logger.info("%s: its schema was changed meanwhile, or cannot be now (%s)", self._location, error)
+        except Exception as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> ValueError:
+        """What delta-rs says of columns is a bare `Exception`, with a backtrace of Rust behind its first line."""
+        why = str(error).partition("\n")[0]
+        return ValueError(f"{self._location}: a Delta table cannot have these columns: {why}")
 
     def commit(self, files: Sequence[DataFile], offsets: Mapping[Source, int]) -> bool:
         now_ms = time.time_ns() // 1_000_000
@@ -196,13 +213,11 @@ class DeltaFormat:
         return options | {"aws_conditional_put": "etag"}
 
     def _values(self, bucket: int | None) -> dict[str, str | None]:
-        if bucket is None:
-            return {}
         kind = self.partition_by
-        return {str(kind): partition_value(bucket, kind)}
+        return {} if kind is None else {kind: None if bucket is None else partition_value(bucket, kind)}
 
 
-def partition_value(bucket: int, kind: Bucket | None) -> str:
+def partition_value(bucket: int, kind: Bucket) -> str:
     """`2026-11-17`, or `2026-11-17-05` for an hour: as text they sort by time."""
     if kind == "day":
         return (date(1970, 1, 1) + timedelta(days=bucket)).isoformat()
@@ -210,15 +225,18 @@ def partition_value(bucket: int, kind: Bucket | None) -> str:
 
 
 def _statistics(file: DataFile) -> str:
-    low, high = (
-        (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="milliseconds")
-        for us in (file.times_us[0], file.times_us[1] + 999)
-    )
+    lows: dict[str, int | str] = {"offset": file.offsets[0]}
+    highs: dict[str, int | str] = {"offset": file.offsets[1]}
+    if file.times_us is not None:
+        lows["timestamp"], highs["timestamp"] = (
+            (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="milliseconds")
+            for us in (file.times_us[0], file.times_us[1] + 999)
+        )
     return json.dumps(
         {
             "numRecords": file.rows,
-            "minValues": {"offset": file.offsets[0], "timestamp": low},
-            "maxValues": {"offset": file.offsets[1], "timestamp": high},
-            "nullCount": {"offset": 0, "timestamp": 0},
+            "minValues": lows,
+            "maxValues": highs,
+            "nullCount": {"offset": 0, "timestamp": file.without_time},
         }
     )

@@ -19,23 +19,23 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
-    CommitStateUnknownException,
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, schema_to_pyarrow
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform
 
-from logstore.errors import UnsupportedStore
+from logstore.errors import StoreUnavailable, UnsupportedStore
 from logstore.lake.table_format import ENCODING, Bucket, DataFile, Source, SparkRead, bucket_of
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _OFFSETS = "logstore.offsets"
+_RETRIES = "commit.retry.num-retries"
 _SETTINGS = {
-    "commit.retry.num-retries": "0",
+    _RETRIES: "0",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -89,6 +89,8 @@ class IcebergFormat:
                         spec.add_field("timestamp", transform, self._partition_by)
         except (TableAlreadyExistsError, CommitFailedException) as error:
             logger.info("%s: somebody else made it (%s)", self._name, error)
+        except UnsupportedPyArrowTypeException as error:
+            raise ValueError(f"{self._name}: an Iceberg table cannot have these columns: {error}") from error
 
     @property
     def partition_by(self) -> Bucket | None:
@@ -128,17 +130,24 @@ class IcebergFormat:
         return "data/"
 
     def put(self, name: str, data: memoryview) -> None:
-        with self._loaded.io.new_output(self._path(name)).create() as out:
-            out.write(bytes(data))
+        path = self._path(name)
+        try:
+            with self._loaded.io.new_output(path).create() as out:
+                out.write(bytes(data))
+        except OSError as error:
+            raise StoreUnavailable(f"{path}: the file cannot be stored ({error})") from error
 
     def grow(self, schema: pa.Schema) -> None:
         try:
             with self._loaded.update_schema() as change:
                 change.union_by_name(schema)
-        except (CommitFailedException, CommitStateUnknownException) as error:
-            logger.info("%s: its schema was changed meanwhile (%s)", self._name, error)
+        except Exception as error:  # as for `commit`
+            logger.warning("%s: its schema was changed meanwhile, or cannot be (%s)", self._name, error)
 
     def commit(self, files: Sequence[DataFile], offsets: Mapping[Source, int]) -> bool:
+        if self._loaded.properties.get(_RETRIES) != "0":
+            self._without_retries()
+            return False
         state = json.dumps(self._offsets() | {str(source): offset for source, offset in offsets.items()})
         try:
             with self._loaded.transaction() as change:
@@ -156,6 +165,16 @@ class IcebergFormat:
             )
             return False
         return True
+
+    def _without_retries(self) -> None:
+        """What counts for a commit is the property as it was loaded: it has to be there before. Somebody has set another
+        number, or has made the table without us."""
+        logger.warning("%s: %s is not 0, which would make rows twice: set again", self._name, _RETRIES)
+        try:
+            with self._loaded.transaction() as change:
+                change.set_properties(_SETTINGS)
+        except Exception as error:  # as for `commit`
+            logger.warning("%s: it cannot be set (%s)", self._name, error)
 
     def compact(self) -> dict[str, int]:
         raise UnsupportedStore(

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import pyarrow as pa
 
@@ -24,7 +24,7 @@ from logstore.arrow.plan.planner import within
 from logstore.arrow.plan.splits import Range, cut, limited_by_bytes
 from logstore.arrow.scan.fetch import fetching_threads
 from logstore.arrow.scan.split_scan import Scan
-from logstore.errors import LogStoreError, StoreUnavailable
+from logstore.errors import LogStoreError, StoreUnavailable, UnknownTopic
 from logstore.lake.parquet_files import FILE_BYTES, ParquetFiles
 from logstore.lake.registration import named, register
 from logstore.lake.rows import (
@@ -46,6 +46,8 @@ from logstore.objects import ObjectStore
 from logstore.topic import Topic
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 HOLD_SECONDS = 7 * 24 * 3600.0
 COMMIT_BYTES = 128 << 20
@@ -120,7 +122,7 @@ class Materializer:
         self._name = topic.name
         self._objects = topic.partition(0)._internal.objects
         self._catalog = Catalog(self._objects)  # asked each time: the topic may be recreated, or grow
-        self._target = target
+        self._shown = named(target)
         self._partition_by = bucket_of(partition_by)
         self._table: TableFormat = open_target(target, self._partition_by)
         self._values = values_of(schema)
@@ -141,7 +143,17 @@ class Materializer:
         Raises `UnknownTopic` if the topic was deleted; `OffsetOutOfRange` if retention was faster;
         `StoreUnavailable` if no commit goes through; and what reading the log raises.
         """
-        objects, topic = self._objects, self._catalog.find(self._name)
+        while True:
+            topic = self._catalog.find(self._name)
+            try:
+                return self._copied(topic, report)
+            except UnknownTopic:
+                if self._catalog.find(self._name).incarnation == topic.incarnation:
+                    raise
+                logger.info("%s was deleted and created again: copying the new one", topic.name)
+
+    def _copied(self, topic: TopicDescriptor, report: Callable[[Progress], None] | None) -> Progress:
+        objects = self._objects
         refused = 0
         goal: dict[int, int] | None = None
         while True:
@@ -159,7 +171,7 @@ class Materializer:
             refused = 0 if self._step(objects, topic, ranges, state) else refused + 1
             if refused >= _ATTEMPTS:
                 raise StoreUnavailable(
-                    f"{self._target}: {refused} commits in a row did not go through: nothing is lost, try again later"
+                    f"{self._shown}: {refused} commits in a row did not go through: nothing is lost, try again later"
                 )
 
     def run(self, report: Callable[[Progress], None] | None = None) -> None:
@@ -173,7 +185,7 @@ class Materializer:
             except LogStoreError as error:
                 if not error.retriable:
                     raise
-                logger.warning("%s: %s; trying again in %s s", self._target, error, self._interval)
+                logger.warning("%s: %s; trying again in %s s", self._shown, error, self._interval)
             self._stop.wait(self._interval)
 
     def stop(self) -> None:
@@ -183,7 +195,7 @@ class Materializer:
     def progress(self) -> Progress:
         """How far the table is now, as the table and the log say."""
         objects, topic = self._objects, self._catalog.find(self._name)
-        if self._table.load():
+        if self._asked(self._table.load):
             self._note(objects, topic, self._partitions(topic), self._state(topic))
         return self._progress
 
@@ -193,36 +205,45 @@ class Materializer:
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
-    def _load_table(self) -> None:
+    def _asked(self, call: Callable[[], T]) -> T:
         try:
-            if not self._table.load():
-                self._table.create(
-                    table_schema(self._values), self._values.encoding if self._values else "raw"
-                )
-                if not self._table.load():
-                    raise StoreUnavailable(f"{self._target}: the table was made and is not there")
+            return call()
         except (LogStoreError, ValueError, TypeError):
             raise
         except (
             Exception
         ) as error:  # of a library, or of a catalog's: what they have in common is that they may pass
-            raise StoreUnavailable(f"{named(self._target)}: the table cannot be loaded ({error})") from error
+            raise StoreUnavailable(f"{self._shown}: the table cannot be loaded ({error})") from error
+
+    def _load_table(self) -> None:
+        if not self._asked(self._table.load):
+            encoding = self._values.encoding if self._values else "raw"
+            self._asked(lambda: self._table.create(table_schema(self._values), encoding))
+            if not self._asked(self._table.load):
+                raise StoreUnavailable(f"{self._shown}: the table was made and is not there")
         missing = set(LOG_COLUMNS) - set(self._table.schema.names)
         if missing or (self._values is None) != ("value" in self._table.schema.names):
             raise ValueError(
-                f"{self._target} has the columns {', '.join(self._table.schema.names)}: it is no table of a topic with "
+                f"{self._shown} has the columns {', '.join(self._table.schema.names)}: it is no table of a topic with "
                 f"{'raw' if self._values is None else 'typed'} values. Use another target, or the schema it was made with"
             )
         if self._values is not None and self._values.encoding != self._table.encoding:
             raise ValueError(
-                f"{self._target} was filled from {self._table.encoding.title()}, not from {self._values.encoding.title()}"
+                f"{self._shown} was filled from {self._table.encoding.title()}, not from {self._values.encoding.title()}"
             )
         if self._partition_by not in (None, self._table.partition_by):
             raise ValueError(
-                f"{self._target} is partitioned by {self._table.partition_by or 'nothing'}, not by {self._partition_by}"
+                f"{self._shown} is partitioned by {self._table.partition_by or 'nothing'}, not by {self._partition_by}"
             )
         if self._values is not None:
             self._values.learn(typed_columns(self._table.schema))
+            there = self._table.schema.names
+            known = {name.lower(): name for name in there}
+            for name in self._values.columns.names:
+                if name not in there and name.lower() in known:
+                    raise ValueError(
+                        f"{self._shown} has the column {known[name.lower()]}: {name} would be the same one for most readers"
+                    )
 
     def _partitions(self, topic: TopicDescriptor) -> list[LogPartition]:
         """Each up to its last stable offset: a row cannot be taken back once it is in the table."""
@@ -244,20 +265,11 @@ class Materializer:
         ranges: list[Range] = []
         for partition in partitions:
             known = state[partition.number]
-            first = partition.low if known is None else known
-            if first < partition.low:
-                within(partition, first, not self._skips)
-                self._progress.lost += partition.low - first
-                logger.error(
-                    "%s: offsets %d to %d are gone and not in %s",
-                    partition.paths,
-                    first,
-                    partition.low,
-                    self._target,
-                )
-                first = partition.low
-            last = min(goal.get(partition.number, partition.end), partition.end)
-            if last > first:
+            first = partition.low if known is None else max(known, partition.low)
+            if known is not None and (first > partition.durable_end or (known < first and not self._skips)):
+                within(partition, known, True)  # raises, and says what there is
+            last = max(first, min(goal.get(partition.number, partition.end), partition.end))
+            if last > (first if known is None else known):
                 ranges.append(Range(partition, first, last))
         ends = limited_by_bytes(ranges, self._commit_bytes)
         return [Range(wanted.partition, wanted.start, end) for wanted, end in zip(ranges, ends, strict=True)]
@@ -285,6 +297,17 @@ class Materializer:
         done.files += len(files)
         done.rows += sum(file.rows for file in files)
         done.unparsed += unparsed
+        for wanted in ranges:
+            known = state[wanted.partition.number]
+            if known is not None and known < wanted.start:
+                done.lost += wanted.start - known
+                logger.error(
+                    "%s: offsets %d to %d are gone and not in %s",
+                    wanted.partition.paths,
+                    known,
+                    wanted.start,
+                    self._shown,
+                )
         return True
 
     def _write(
@@ -316,7 +339,7 @@ class Materializer:
         """Give the table new columns. That makes a new version of it, and the commit must be one behind the version whose
         offsets were read: so they are read again, and must be the same."""
         self._table.grow(schema)
-        self._table.load()
+        self._asked(self._table.load)
         if any(self._table.next_offset(source) != offset for source, offset in begun.items()):
             raise _Overtaken
         known = self._table.file_schema
@@ -345,7 +368,7 @@ class Materializer:
         done.behind_seconds = max(0.0, time.time() - min(oldest) / 1000) if oldest else 0.0
         holding = (topic.incarnation, dict(done.offsets))
         if self._hold_seconds > 0 and self._registered != holding:
-            register(objects, topic, named(self._target), self._hold_seconds, done.offsets)
+            register(objects, topic, self._shown, self._hold_seconds, done.offsets)
             self._registered = holding
 
 

@@ -1,8 +1,8 @@
 """The one writer of Parquet files, for both formats: batches in, files of about the wanted size out, in bounded memory.
 
-A file holds rows of one day or hour if the table is partitioned by that. Files lie in temporary ones until they are whole,
-because an object store takes an object whole: so what is open is counted, and where it becomes too much the largest
-one is ended early.
+A file holds rows of one day or hour if the table is partitioned by that, or rows without a timestamp. Files lie in
+temporary ones until they are whole, because an object store takes an object whole: so what is open is counted, and where it
+becomes too much the largest one is ended early.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Open:
         self.sink = tempfile.TemporaryFile()  # noqa: SIM115  (it goes with this object)
         self.writer: pq.ParquetWriter | None = None  # its first row group says which columns get a dictionary
         self.waiting: list[pa.RecordBatch] = []
-        self.waiting_bytes = self.waiting_rows = self.rows = 0
+        self.waiting_bytes = self.waiting_rows = self.rows = self.without_time = 0
         self.offsets: list[int] = []
         self.times_us: list[int] = []
 
@@ -56,7 +56,9 @@ class _Open:
         self.rows += batch.num_rows
         for column, seen in (("offset", self.offsets), ("timestamp", self.times_us)):
             ends = pc.min_max(batch.column(column).cast(pa.int64()))
-            seen[:] = [min([*seen, ends["min"].as_py()]), max([*seen, ends["max"].as_py()])]
+            if ends["min"].is_valid:
+                seen[:] = [min([*seen, ends["min"].as_py()]), max([*seen, ends["max"].as_py()])]
+        self.without_time += batch.column("timestamp").null_count
         if self.waiting_bytes >= _GROUP_BYTES or self.waiting_rows >= _GROUP_ROWS:
             self.write()
 
@@ -90,6 +92,10 @@ class ParquetFiles:
         if self._partition_by is None:
             self._add(None, batch)
             return
+        if batch.column("timestamp").null_count:
+            is_known = pc.is_valid(batch.column("timestamp"))
+            self._add(None, batch.filter(pc.invert(is_known)))
+            batch = batch.filter(is_known)
         stamps = batch.column("timestamp").cast(pa.int64()).to_numpy()
         buckets = stamps // _BUCKET_US[self._partition_by]
         found = np.unique(buckets)
@@ -136,6 +142,7 @@ class ParquetFiles:
                 ended.rows,
                 bucket,
                 (ended.offsets[0], ended.offsets[1]),
-                (ended.times_us[0], ended.times_us[1]),
+                (ended.times_us[0], ended.times_us[1]) if ended.times_us else None,
+                ended.without_time,
             )
         )

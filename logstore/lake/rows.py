@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from logstore.arrow.scan.columns import arrow_schema
 from logstore.lake.values.decoded_columns import DecodedColumns, Decoder
+from logstore.lake.values.extremes import up_to_9999
 from logstore.lake.values.json_columns import ValueColumns
 from logstore.lake.values.protocol import Values
 
@@ -23,6 +24,8 @@ def values_of(schema: Schema) -> Values | None:
     if schema is None:
         return None
     if isinstance(schema, pa.Schema):
+        if bare := [field.name for field in schema if not _holds_something(field.type)]:
+            raise ValueError(f"schema: {', '.join(bare)} has a type that holds nothing")
         return ValueColumns(schema, _TAKEN, infer=False)
     if schema == "infer":
         return ValueColumns(pa.schema([]), _TAKEN, infer=True)
@@ -31,6 +34,12 @@ def values_of(schema: Schema) -> Values | None:
             f'schema is a pyarrow.Schema, "infer", an Avro or a Protobuf, or None, not {type(schema).__name__}'
         )
     return DecodedColumns(cast(Decoder, schema), _TAKEN)
+
+
+def _holds_something(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return kind.num_fields > 0 and all(_holds_something(field.type) for field in kind)
+    return not pa.types.is_null(kind) and (not pa.types.is_list(kind) or _holds_something(kind.value_type))
 
 
 def table_schema(values: Values | None) -> pa.Schema:
@@ -64,6 +73,8 @@ def lake_rows(batch: pa.RecordBatch, incarnation: str, values: Values | None) ->
     """The table's rows for records, and how many of their values did not fit. `batch` has some of `READ_COLUMNS`: the rows
     have what comes of these."""
     columns = {name: batch.column(name) for name in LOG_COLUMNS if name in batch.schema.names}
+    if "timestamp" in columns:
+        columns["timestamp"] = up_to_9999(columns["timestamp"])
     # As runs of one value: a column that is the same throughout costs nothing in a file.
     columns["incarnation"] = pa.array([incarnation], pa.string()).take(
         pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)

@@ -36,14 +36,17 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file that was written and is not yet part of a table. `bucket` counts days or hours since 1970."""
+    """A Parquet file that was written and is not yet part of a table. `bucket` counts days or hours since 1970; None where
+    the table is not partitioned, or the rows have no timestamp."""
 
     name: str
     size: int
     rows: int
     bucket: int | None
     offsets: tuple[int, int]
-    times_us: tuple[int, int]
+    times_us: tuple[int, int] | None
+    without_time: int
+    """Rows without a timestamp."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from logstore.arrow.plan.splits import Range, Split, cut
 from logstore.arrow.scan.heap import keep_what_batches_free
 from logstore.arrow.scan.split_scan import Scan
 from logstore.lake.projection import projected
-from logstore.lake.registration import where_it_is
+from logstore.lake.registration import named, where_it_is
 from logstore.lake.rows import LOG_COLUMNS, Schema, lake_rows, values_of_table
 from logstore.lake.table_format import Source, TableFormat
 from logstore.lake.target import open_target
@@ -53,7 +53,7 @@ def open_table(lake: str) -> TableFormat:
     """Loaded; `ValueError` if there is none."""
     found = open_target(lake)
     if not found.load():
-        raise ValueError(f"lake={lake!r}: there is no table. A Materializer makes it")
+        raise ValueError(f"lake={named(lake)!r}: there is no table. A Materializer makes it")
     return found
 
 
@@ -94,7 +94,7 @@ def tail_of(
     whole = found.schema
     chosen = whole if columns is None else projected(whole, columns)
     if not {*LOG_COLUMNS} <= set(whole.names):
-        raise ValueError(f"{lake} has the columns {', '.join(whole.names)}: it is no table of a topic")
+        raise ValueError(f"{named(lake)} has the columns {', '.join(whole.names)}: it is no table of a topic")
     values = None
     if "value" not in whole.names:
         values = values_of_table(whole, found.encoding, schema)

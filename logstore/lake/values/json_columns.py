@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from logstore.lake.values.column_names import ColumnNames
+from logstore.lake.values.extremes import Judge, beyond_calendars, inexact, rows_with
 from logstore.lake.values.protocol import Parsed
 
 logger = logging.getLogger(__name__)
 
 COLUMNS_MAX = 1000
-"""Of an inferred schema: objects whose field names are data would make a column of each."""
+"""Of an inferred schema, and of fields in one struct: objects whose field names are data would make a column of each."""
 
 _ROWS_AT_ONCE = 1 << 12
 """For the parser: it needs some times as much memory as their text."""
@@ -81,6 +83,10 @@ class ValueColumns:
             whole = whole.take(pa.array(rows, mask=~fits))
         lost = ~fits & np.asarray(values.is_valid())
         kept = np.zeros(len(values), bool) if self._is_complete else fits
+        if self._infer:  # nobody said that it is a double: whole numbers of any length become one
+            for column in whole.columns:
+                if (large := _rows_with(inexact, column)) is not None:
+                    kept = kept | large
         raw = pc.if_else(pa.array(lost | kept), values, pa.scalar(None, values.type))
         columns = whole.rename_columns([self._names.column(name) for name in whole.column_names])
         return Parsed(columns, raw, int(lost.sum()))
@@ -122,7 +128,8 @@ class ValueColumns:
             or not np.array_equal(numbers.to_numpy(), np.arange(len(text)))
         ):
             return None
-        return found.select(self.fields.names).combine_chunks()
+        columns = found.select(self.fields.names).combine_chunks()
+        return None if any(_rows_with(beyond_calendars, one) is not None for one in columns) else columns
 
     def _read(self, joined: pa.Array, unexpected: str) -> pa.Table:
         first, last = joined.offset, joined.offset + len(joined)
@@ -141,21 +148,8 @@ class ValueColumns:
 
     def _grow(self, found: pa.Schema) -> bool:
         """Whether there are fields, at any depth, that we did not know."""
-        names = {field.name.lower() for field in self.fields}
-        fresh: list[pa.Field] = []
-        for field in found:
-            if field.name.startswith(_MARK):
-                continue
-            known = self.fields.get_field_index(field.name) >= 0
-            kind = _settled(field.type)
-            if kind is None:
-                continue
-            if not known and (field.name.lower() in names or len(names) >= COLUMNS_MAX or not field.name):
-                self._is_complete = False  # two names that differ in their case alone would be one column
-                continue
-            names.add(field.name.lower())
-            fresh.append(pa.field(field.name, kind))
-        grown = _merged(self.fields, pa.schema(fresh))
+        theirs = [field for field in found if not field.name.startswith(_MARK)]
+        grown = _merged(self.fields, pa.schema(self._settled_fields(theirs, self.fields)))
         if grown.equals(self.fields):
             return False
         logger.info(
@@ -163,6 +157,47 @@ class ValueColumns:
         )
         self.fields = grown
         return True
+
+    def _settled_fields(self, found: Iterable[pa.Field], known: Iterable[pa.Field]) -> list[pa.Field]:
+        """Of an object, or of one in it, with the types of columns. Two names that differ in their case alone would be one
+        column."""
+        types = {field.name: field.type for field in known}
+        names = {name.lower() for name in types}
+        fields: list[pa.Field] = []
+        for field in found:
+            kind = self._settled(field.type, types.get(field.name))
+            if kind is None:
+                continue
+            name = field.name.lower()
+            if field.name not in types and (name in names or len(names) >= COLUMNS_MAX or not name):
+                self._is_complete = False
+                continue
+            names.add(name)
+            fields.append(pa.field(field.name, kind))
+        return fields
+
+    def _settled(self, kind: pa.DataType, known: pa.DataType | None) -> pa.DataType | None:
+        """The type of a column, by what the parser made of some values. None: they say nothing of it, being null or empty.
+
+        What looks like a time in these values may be any text in the next, so it is text.
+        """
+        if pa.types.is_null(kind):
+            return None
+        if pa.types.is_temporal(kind):
+            return pa.string()
+        if pa.types.is_list(kind):
+            within = known.value_type if known is not None and pa.types.is_list(known) else None
+            inner = self._settled(kind.value_type, within)
+            return None if inner is None else pa.list_(pa.field("element", inner))
+        if pa.types.is_struct(kind):
+            there = known if known is not None and pa.types.is_struct(known) else ()
+            fields = self._settled_fields(kind, there)
+            return pa.struct(fields) if fields else None
+        return kind
+
+
+def _rows_with(judge: Judge, column: pa.ChunkedArray) -> np.ndarray | None:
+    return rows_with(judge, column.combine_chunks())
 
 
 _made: list[pa.Array] = []
@@ -204,25 +239,6 @@ def _text(value: bytes | None) -> str | None:
         return None if value is None else value.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _settled(kind: pa.DataType) -> pa.DataType | None:
-    """The type of a column, by what the parser made of some values. None: they say nothing of it, being null or empty.
-
-    What looks like a time in these values may be any text in the next, so it is text.
-    """
-    if pa.types.is_null(kind):
-        return None
-    if pa.types.is_temporal(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        inner = _settled(kind.value_type)
-        return None if inner is None else pa.list_(pa.field("element", inner))
-    if pa.types.is_struct(kind):
-        fields = [(field.name, _settled(field.type)) for field in kind]
-        kept = [(name, inner) for name, inner in fields if inner is not None]
-        return pa.struct(kept) if kept else None
-    return kind
 
 
 def _merged(known: pa.Schema, new: pa.Schema) -> pa.Schema:
