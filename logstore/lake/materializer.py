@@ -201,7 +201,7 @@ class Materializer:
 
     def compact(self) -> dict[str, int]:
         """Make few large files of many small ones, as the format's own tool does it; others may copy meanwhile."""
-        return self._table.compact()
+        return self._asked(self._table.compact)
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class Materializer:
         except (
             Exception
         ) as error:  # of a library, or of a catalog's: what they have in common is that they may pass
-            raise StoreUnavailable(f"{self._shown}: the table cannot be loaded ({error})") from error
+            raise StoreUnavailable(f"{self._shown}: the table cannot be used now ({error})") from error
 
     def _load_table(self) -> None:
         if not self._asked(self._table.load):

@@ -199,6 +199,19 @@ def test_T03_what_a_protobuf_type_does_not_know_is_kept_raw_as_well(message: Any
     newer = message(id=3).SerializeToString() + b"\x98\x06\x05"  # field 99 = 5
     rows, raw, lost = parse(Protobuf(proto_file().SerializeToString(), "shop.Order"), [newer])
     assert (rows[0]["id"], raw, lost) == (Decimal(3), [newer], 0)
+    line = b"\x0a\x01x" + b"\x98\x06\x05"
+    within = message(id=4).SerializeToString() + b"\x2a%c%s" % (len(line), line)
+    known = message(id=5, lines=[{"sku": "y"}]).SerializeToString()
+    rows, raw, lost = parse(Protobuf(message), [within, known])
+    assert [row["lines"] for row in rows] == [[{"sku": "x"}], [{"sku": "y"}]]
+    assert (raw, lost) == ([within, None], 0), "a line has a field that the type of lines does not know"
+
+
+def test_T03_a_protobuf_type_without_messages_in_it_sees_what_it_does_not_know() -> None:
+    lines = Protobuf(proto_file().SerializeToString(), "shop.Line")
+    newer = b"\x0a\x01x" + b"\x98\x06\x05"
+    rows, raw, lost = parse(lines, [newer, b"\x0a\x01x"])
+    assert (rows, raw, lost) == ([{"sku": "x"}, {"sku": "x"}], [newer, None], 0)
 
 
 def test_T03_framed_protobuf_says_which_message_it_is(message: Any) -> None:

@@ -197,7 +197,7 @@ class ValueColumns:
 
 
 def _rows_with(judge: Judge, column: pa.ChunkedArray) -> np.ndarray | None:
-    return rows_with(judge, column.combine_chunks())
+    return rows_with(judge, column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
 
 
 _made: list[pa.Array] = []

@@ -61,10 +61,19 @@ class Protobuf:
 
         made = self._type()
         convert, place = _message(made.DESCRIPTOR), _place(made.DESCRIPTOR)
+        is_flat = all(field.message_type is None for field in made.DESCRIPTOR.fields)
+
+        def is_known(message: Any) -> bool:
+            """All of it, also what is in messages inside of it. What is unknown there shows by its size alone."""
+            if is_flat:
+                return not len(UnknownFieldSet(message))
+            size = message.ByteSize()
+            message.DiscardUnknownFields()
+            return bool(message.ByteSize() == size)
 
         def decode(value: bytes) -> Decoded:
             message = made.FromString(_unframed(value, place) if self._framed else value)
-            return Decoded(convert(message), not len(UnknownFieldSet(message)))
+            return Decoded(convert(message), is_known(message))
 
         return decode
 
