@@ -181,7 +181,15 @@ class DeltaFormat:
                 "have been deleted, columns renamed: read it with Delta's own reader"
             )
         found = self._loaded.file_uris()
-        return [unquote(urlsplit(uri).path) if uri.startswith("file:") else uri for uri in found]
+        if self._bucket is not None:
+            return found
+        # Of the table's own folder they have spaces and the like as a URL has them, and of the files in it as the disk has.
+        root = urlsplit(self._loaded.table_uri).path
+        paths = [urlsplit(uri).path for uri in found]
+        return [
+            f"{self._location}/{path.removeprefix(root)}" if path.startswith(root) else unquote(path)
+            for path in paths
+        ]
 
     def read(self, columns: Sequence[str] | None) -> pa.RecordBatchReader:
         dataset = self._loaded.to_pyarrow_dataset()

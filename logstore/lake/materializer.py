@@ -9,6 +9,7 @@ may yet be committed would lose rows. The table's own vacuum takes them.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -114,7 +115,7 @@ class Materializer:
         if on_lost not in ("raise", "skip"):
             raise ValueError(f"on_lost={on_lost!r}: it is raise or skip")
         for name, given in (("interval", interval), ("hold_seconds", hold_seconds)):
-            if not given >= 0:
+            if not 0 <= given < math.inf:
                 raise ValueError(f"{name}={given!r}: it is a number of seconds, at least 0")
         for name, size in (("file_bytes", file_bytes), ("commit_bytes", commit_bytes)):
             if not isinstance(size, int) or size < 1:

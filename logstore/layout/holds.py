@@ -10,6 +10,7 @@ or with its topic.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,7 +51,10 @@ class Hold:
                     f"{key}: format {content['format']}, this release reads {FORMAT_VERSION}: use a newer one"
                 )
             offsets = {int(partition): int(offset) for partition, offset in content["offsets"].items()}
-            return cls(content["who"], float(content["seconds"]), offsets, int(content["updated_at_ms"]))
+            seconds = float(content["seconds"])
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"it holds for {seconds} seconds")
+            return cls(content["who"], seconds, offsets, int(content["updated_at_ms"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptData(key, None, f"who retention waits for cannot be read ({error})") from error
 

@@ -138,6 +138,19 @@ def test_T04_a_hold_that_cannot_be_read_holds_everything_and_is_said(
         registered(topic)
 
 
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0])
+def test_T04_a_hold_is_for_a_time_that_ends(store: logstore.Store, where: str, seconds: float) -> None:
+    """One without an end ended each retention of the topic with an error."""
+    topic = make(store, retention_seconds=3 * 3600)
+    with pytest.raises(ValueError, match=r"hold_seconds=.*it is a number of seconds"):
+        Materializer(topic, where, hold_seconds=seconds)
+    objects, incarnation = topic.partition(0)._internal.objects, topic._internal.descriptor.incarnation
+    objects.put(hold_key("orders", incarnation, "x"), Hold("x", seconds, {}, NOW_MS).pack())
+    assert expire(topic) == 0
+    with pytest.raises(logstore.CorruptData, match=f"it holds for {seconds} seconds"):
+        registered(topic)
+
+
 def test_T04_what_a_catalog_needs_to_know_is_not_kept_with_its_name(
     store: logstore.Store, tmp_path: Path
 ) -> None:

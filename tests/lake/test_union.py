@@ -6,10 +6,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import logstore
 from logstore.lake import Materializer, table
+from logstore.lake.union import open_table
 from tests.support.lake.tables import FORMATS, durable, events, half_copied, places, target
 
 
@@ -88,6 +90,20 @@ def test_T05_each_record_is_there_once_while_somebody_copies_and_compacts(
         looks += 1
     copying.join()
     assert places(table(topic, where).read_all()) == durable(topic)
+
+
+@pytest.mark.parametrize("name", ["a table", "täble", "t#1", "day=1"])
+@pytest.mark.parametrize("partition_by", [None, "hour"])
+def test_T05_the_files_of_a_table_are_where_it_says_whatever_its_folder_is_called(
+    store: logstore.Store, tmp_path: Path, name: str, partition_by: str | None
+) -> None:
+    """Spark reads them by these paths, without Delta's jar."""
+    topic = store.create_topic("orders")
+    topic.append_many(events(0, 10))
+    for folder in (str(tmp_path / name), (tmp_path / f"{name} too").as_uri()):
+        Materializer(topic, f"delta:{folder}", partition_by=partition_by).run_once()
+        files = open_table(f"delta:{folder}").files()
+        assert pq.read_table(files[0], partitioning=None).num_rows == 10
 
 
 def test_T05_what_cannot_be_read_is_said(store: logstore.Store, where: str, tmp_path: Path) -> None:
