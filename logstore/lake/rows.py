@@ -24,8 +24,8 @@ def values_of(schema: Schema) -> Values | None:
     if schema is None:
         return None
     if isinstance(schema, pa.Schema):
-        if bare := [field.name for field in schema if not _holds_something(field.type)]:
-            raise ValueError(f"schema: {', '.join(bare)} has a type that holds nothing")
+        if wrong := [f"{field.name} ({field.type})" for field in schema if not _takes_json(field.type)]:
+            raise ValueError(f"schema: no JSON value becomes a column of such a type: {', '.join(wrong)}")
         return ValueColumns(schema, _TAKEN, infer=False)
     if schema == "infer":
         return ValueColumns(pa.schema([]), _TAKEN, infer=True)
@@ -36,10 +36,13 @@ def values_of(schema: Schema) -> Values | None:
     return DecodedColumns(cast(Decoder, schema), _TAKEN)
 
 
-def _holds_something(kind: pa.DataType) -> bool:
+def _takes_json(kind: pa.DataType) -> bool:
+    """Arrow's parser makes neither maps nor bytes of a fixed length: each and every value would be one that does not fit."""
     if pa.types.is_struct(kind):
-        return kind.num_fields > 0 and all(_holds_something(field.type) for field in kind)
-    return not pa.types.is_null(kind) and (not pa.types.is_list(kind) or _holds_something(kind.value_type))
+        return kind.num_fields > 0 and all(_takes_json(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return _takes_json(kind.value_type)
+    return not (pa.types.is_null(kind) or pa.types.is_map(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def table_schema(values: Values | None) -> pa.Schema:
