@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, CommitProperties, Transaction
 
 from logstore.errors import UnsupportedStore
-from logstore.lake.table_format import ENCODING, Bucket, DataFile, Source, SparkRead, bucket_of
+from logstore.lake.table_format import ENCODING, Bucket, DataFile, Source, SparkRead, bucket_of, in_a_line
 from logstore.objects import ObjectStore, RetryingStore, RetryPolicy, open_url
 from logstore.objects.homes.local import LocalStore
 from logstore.objects.url import url_of
@@ -139,9 +139,8 @@ class DeltaFormat:
             raise self._refused(error) from error
 
     def _refused(self, error: Exception) -> ValueError:
-        """What delta-rs says of columns is a bare `Exception`, with a backtrace of Rust behind its first line."""
-        why = str(error).partition("\n")[0]
-        return ValueError(f"{self._location}: a Delta table cannot have these columns: {why}")
+        """What delta-rs says of columns is a bare `Exception`."""
+        return ValueError(f"{self._location}: a Delta table cannot have these columns: {in_a_line(error)}")
 
     def commit(self, files: Sequence[DataFile], offsets: Mapping[Source, int]) -> bool:
         now_ms = time.time_ns() // 1_000_000
@@ -166,7 +165,6 @@ class DeltaFormat:
         return True
 
     def compact(self) -> dict[str, int]:
-        self.load()
         done = self._loaded.optimize.compact()
         return {"files_added": int(done["numFilesAdded"]), "files_removed": int(done["numFilesRemoved"])}
 

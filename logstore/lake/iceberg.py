@@ -20,6 +20,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchTableError,
+    NotInstalledError,
     TableAlreadyExistsError,
 )
 from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, schema_to_pyarrow
@@ -27,7 +28,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform
 
 from logstore.errors import StoreUnavailable, UnsupportedStore
-from logstore.lake.table_format import ENCODING, Bucket, DataFile, Source, SparkRead, bucket_of
+from logstore.lake.table_format import ENCODING, Bucket, DataFile, Source, SparkRead, bucket_of, in_a_line
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,14 @@ class IcebergFormat:
             )
         catalog = unquote(catalog) if slash else "default"
         properties = dict(parse_qsl(query, keep_blank_values=True))
-        self._catalog: Catalog = _asked_twice(lambda: load_catalog(catalog, **properties))
+        try:
+            self._catalog: Catalog = _asked_twice(lambda: load_catalog(catalog, **properties))
+        except (ValueError, TypeError, NotInstalledError):
+            raise
+        except Exception as error:  # of whatever the catalog is
+            raise StoreUnavailable(
+                f"{self._name}: its catalog cannot be asked ({in_a_line(error)})"
+            ) from error
         self._partition_by = partition_by
         self._table: Table | None = None
 
@@ -135,7 +143,7 @@ class IcebergFormat:
             with self._loaded.io.new_output(path).create() as out:
                 out.write(bytes(data))
         except OSError as error:
-            raise StoreUnavailable(f"{path}: the file cannot be stored ({error})") from error
+            raise StoreUnavailable(f"{path}: the file cannot be stored ({in_a_line(error)})") from error
 
     def grow(self, schema: pa.Schema) -> None:
         try:

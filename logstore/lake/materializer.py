@@ -39,7 +39,7 @@ from logstore.lake.rows import (
     typed_columns,
     values_of,
 )
-from logstore.lake.table_format import DataFile, Source, TableFormat, bucket_of
+from logstore.lake.table_format import DataFile, Source, TableFormat, bucket_of, in_a_line
 from logstore.lake.target import open_target
 from logstore.layout.catalog import Catalog, TopicDescriptor
 from logstore.layout.paths import PartitionPaths
@@ -202,6 +202,8 @@ class Materializer:
 
     def compact(self) -> dict[str, int]:
         """Make few large files of many small ones, as the format's own tool does it; others may copy meanwhile."""
+        if not self._asked(self._table.load):
+            raise ValueError(f"{self._shown}: there is no table yet")
         return self._asked(self._table.compact)
 
     # -- one step ------------------------------------------------------------------------------------------------------
@@ -214,7 +216,9 @@ class Materializer:
         except (
             Exception
         ) as error:  # of a library, or of a catalog's: what they have in common is that they may pass
-            raise StoreUnavailable(f"{self._shown}: the table cannot be used now ({error})") from error
+            raise StoreUnavailable(
+                f"{self._shown}: the table cannot be used now ({in_a_line(error)})"
+            ) from error
 
     def _load_table(self) -> None:
         if not self._asked(self._table.load):

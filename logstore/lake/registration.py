@@ -37,10 +37,14 @@ def registered(topic: Topic) -> list[Registration]:
     ]
 
 
-def forget(topic: Topic, target: str) -> None:
-    """Retention waits for this table no longer. A materializer that still runs registers again with its next step."""
+def forget(topic: Topic, target: str) -> bool:
+    """Retention waits for this table no longer; whether it did. A materializer that still runs registers again with its
+    next step."""
     objects, current = where_it_is(topic)
-    objects.delete(hold_key(current.name, current.incarnation, named(target)))
+    key = hold_key(current.name, current.incarnation, named(target))
+    was_there = objects.head(key) is not None  # not read: one that is damaged can be forgotten, too
+    objects.delete(key)
+    return was_there
 
 
 def named(target: str) -> str:

@@ -7,6 +7,7 @@ learnt what became of its commit, loads the table again and goes on where that s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -113,6 +114,12 @@ class TableFormat(Protocol):
 
     def spark_read(self) -> SparkRead:
         """How a Spark that has the format's jar reads exactly what was loaded."""
+
+
+def in_a_line(error: Exception) -> str:
+    """What a library says, without colours, trees over many lines and backtraces, as delta-rs has them."""
+    text = re.split(r"\n\s*0: ", str(error))[0]
+    return " ".join(re.sub(r"\x1b\[[\d;]*m|↳", " ", text).split())
 
 
 def bucket_of(given: str | None) -> Bucket | None:

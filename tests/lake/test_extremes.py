@@ -13,7 +13,7 @@ import pytest
 import logstore
 from logstore import Record
 from logstore.lake import Materializer, table
-from logstore.lake.table_format import Source
+from logstore.lake.table_format import Source, in_a_line
 from logstore.lake.values.extremes import beyond_calendars, rows_with
 from tests.support.lake.tables import FORMATS, durable, events, places, rows_of, target
 
@@ -340,3 +340,12 @@ def test_T02_a_file_that_iceberg_cannot_store_may_be_stored_later(
             copier.run_once()
         form.put = put
     assert copier.run_once().rows == 10
+
+
+def test_T02_what_a_library_says_comes_in_a_line() -> None:
+    colours = Exception(
+        "Kernel error -> Generic S3 error\n  \x1b[31m↳\x1b[0m Error performing GET\n   \x1b[31m↳\x1b[0m refused\n"
+    )
+    assert in_a_line(colours) == "Kernel error -> Generic S3 error Error performing GET refused"
+    backtrace = Exception("Schema error: no such type\n   0: <unknown>\n   1: _start\n")
+    assert in_a_line(backtrace) == "Schema error: no such type"

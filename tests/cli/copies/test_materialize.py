@@ -42,6 +42,7 @@ def test_T02_T04_a_topic_is_copied_listed_compacted_and_forgotten(
     assert run("--to", target, "--compact")[0] == 0
     assert run("--forget", target)[0] == 0
     assert run("--list") == (0, "")
+    assert run("--forget", target)[0] == 2, "it waits for none"
     assert run()[0] == 2
     assert run("--to", "parquet:/x")[0] == 2
 
@@ -82,3 +83,27 @@ def test_O03_a_copy_into_a_table_says_how_far_it_is_and_when_interrupted_goes_on
     assert main(words) == 0
     assert seen[-1][1] == 0
     assert places(rows_of(target)) == expected
+
+
+def test_T03_what_does_not_agree_with_the_table_that_is_there_is_said_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, target = str(tmp_path / "shop"), f"delta:{tmp_path / 'lake'}"
+    with logstore.open(url) as store:
+        store.create_topic("orders").append_many(events(0, 3))
+    command = ["--store", url, "materialize", "orders"]
+    assert main([*command, "--to", target, "--infer", "--once"]) == 0
+    capsys.readouterr()
+    unreachable = f"iceberg:shop.orders?type=sql&uri=sqlite:///{tmp_path / 'nowhere' / 'x.db'}&warehouse=/x"
+    for words, code, why in (
+        (("--to", target, "--once"), 2, "no table of a topic with raw values"),
+        (("--to", target, "--once", "--infer", "--partition-by", "day"), 2, "not by day"),
+        (("--to", f"{target}2", "--compact"), 2, "there is no table yet"),
+        (("--forget", f"{target}2"), 2, f"waits for no such table; for {target}"),
+        (("--to", unreachable, "--once"), 1, "its catalog cannot be asked"),
+    ):
+        assert main([*command, *words]) == code
+        said = capsys.readouterr().err
+        assert why in said
+        assert "Traceback" not in said
+        assert len(said.splitlines()) <= 3

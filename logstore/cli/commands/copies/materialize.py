@@ -75,11 +75,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         if args.list:
             return _list(topic, out)
         if args.forget:
-            from logstore.lake import forget
-
-            forget(topic, args.forget)
-            out.row({"topic": topic.name, "forgotten": args.forget}, f"forgotten: {args.forget}")
-            return 0
+            return _forget(topic, args.forget, out)
         return _copy(topic, args, out)
 
 
@@ -95,6 +91,16 @@ def _list(topic: Topic, out: Output) -> int:
         }
         offsets = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(one.offsets.items()))
         out.row(fields, f"{one.target}  {one.updated_at:%Y-%m-%d %H:%M:%S}  {offsets}")
+    return 0
+
+
+def _forget(topic: Topic, target: str, out: Output) -> int:
+    from logstore.lake import forget, registered
+
+    if not forget(topic, target):
+        known = ", ".join(one.target for one in registered(topic))
+        raise UsageError(f"retention waits for no such table; for {known or 'none'}")
+    out.row({"topic": topic.name, "forgotten": target}, f"forgotten: {target}")
     return 0
 
 
@@ -133,6 +139,15 @@ def _copy(topic: Topic, args: argparse.Namespace, out: Output) -> int:
         )
     except (ValueError, OSError) as error:
         raise UsageError(str(error)) from error
+    try:
+        return _run(copier, topic, args, out)
+    except ValueError as error:
+        if type(error) is not ValueError:  # Arrow's errors are some, too
+            raise
+        raise UsageError(str(error)) from error  # the table that is there is another one than these words say
+
+
+def _run(copier: Materializer, topic: Topic, args: argparse.Namespace, out: Output) -> int:
     if args.compact:
         done = copier.compact()
         out.row(done, f"{done['files_removed']} files became {done['files_added']}")
