@@ -22,6 +22,8 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     NotInstalledError,
     TableAlreadyExistsError,
+    ValidationError,
+    ValidationException,
 )
 from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, schema_to_pyarrow
 from pyiceberg.table import Table
@@ -149,8 +151,12 @@ class IcebergFormat:
         try:
             with self._loaded.update_schema() as change:
                 change.union_by_name(schema)
+        except (ValueError, TypeError, ValidationError, ValidationException) as error:
+            raise ValueError(
+                f"{self._name}: the table cannot have these columns: {in_a_line(error)}"
+            ) from error
         except Exception as error:  # as for `commit`
-            logger.warning("%s: its schema was changed meanwhile, or cannot be (%s)", self._name, error)
+            logger.warning("%s: its schema was changed meanwhile, or cannot be now (%s)", self._name, error)
 
     def commit(self, files: Sequence[DataFile], offsets: Mapping[Source, int]) -> bool:
         if self._loaded.properties.get(_RETRIES) != "0":

@@ -290,6 +290,8 @@ class Materializer:
         begun = {_source(topic, wanted): state[wanted.partition.number] for wanted in ranges}
         try:
             files, unparsed = self._write(objects, topic, ranges, begun)
+        except _Narrowed:
+            return True  # there is less to be asked of the table now: nobody was in the way
         except _Overtaken:
             committed = False
         else:
@@ -343,7 +345,11 @@ class Materializer:
     def _grown(self, schema: pa.Schema, begun: Mapping[Source, int | None]) -> pa.Schema:
         """Give the table new columns. That makes a new version of it, and the commit must be one behind the version whose
         offsets were read: so they are read again, and must be the same."""
-        self._table.grow(schema)
+        try:
+            self._table.grow(schema)
+        except ValueError as refusal:
+            self._do_without(schema, refusal)
+            raise _Narrowed from refusal
         self._asked(self._table.load)
         if any(self._table.next_offset(source) != offset for source, offset in begun.items()):
             raise _Overtaken
@@ -351,6 +357,24 @@ class Materializer:
         if not covers(known, schema):
             raise _Overtaken  # somebody else gave a column of that name another type
         return known
+
+    def _do_without(self, schema: pa.Schema, refusal: ValueError) -> None:
+        """The table cannot have all of these columns: their values stay raw. Each is tried by itself, so that one does not
+        keep out the others."""
+        refused = []
+        for one in schema:
+            self._asked(self._table.load)
+            if covers(self._table.file_schema, pa.schema([one])):
+                continue
+            try:
+                self._table.grow(pa.schema([one]))
+            except ValueError:
+                refused.append(one.name)
+        if not refused:
+            return  # one after the other they could all be had
+        if self._values is None or not self._values.leave_out(refused):
+            raise refusal
+        logger.warning("%s: no column for %s: %s", self._shown, ", ".join(refused), refusal)
 
     def _note(
         self,
@@ -379,6 +403,10 @@ class Materializer:
 
 class _Overtaken(Exception):
     """Somebody else has changed the table in a way that matters: the step begins again, with a new look."""
+
+
+class _Narrowed(_Overtaken):
+    """We ask for less than before."""
 
 
 def _source(topic: TopicDescriptor, wanted: Range) -> Source:

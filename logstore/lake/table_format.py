@@ -98,7 +98,8 @@ class TableFormat(Protocol):
         """Store a file. Nobody sees it before the commit."""
 
     def grow(self, schema: pa.Schema) -> None:
-        """Give the table the columns, and fields of columns, that it lacks."""
+        """Give the table the columns, and fields of columns, that it lacks. `ValueError` if it can never have them; if it
+        was changed meanwhile, nothing: load it and look."""
 
     def commit(self, files: Sequence[DataFile], offsets: Mapping[Source, int]) -> bool:
         """Whether files and offsets are part of the table now, surely. If not, they may be: load it and look."""

@@ -144,6 +144,34 @@ def test_T03_names_that_differ_in_their_case_alone_stop_no_table_at_any_depth(
     assert raw == [None, *values[1:6], None]
 
 
+def test_T03_fields_that_a_table_cannot_have_leave_their_values_raw_and_keep_no_others_out(
+    store: logstore.Store, where: str
+) -> None:
+    """Iceberg knows a field of a struct by its path, which is the name of another column here."""
+    values = [
+        b'{"a.b": 1}',
+        b'{"a": {"b": 2}, "n": 5}',
+        b'{"p": {"q": 1}, "p.q": 2, "m": 6}',
+        b'{"z\\u0000": 3}',
+        b'{"p": {"q": 4}, "a.b": 7, "n": 8}',
+    ]
+    topic = store.create_topic("orders")
+    copier = Materializer(topic, where, schema="infer")
+    for value in values:
+        topic.append(value)
+        progress = copier.run_once()
+    assert (progress.rows, progress.unparsed, progress.conflicts, progress.behind) == (5, 0, 0, 0)
+    a_b, n, m, raw = sorted_rows(where, "a.b", "n", "m", "value_raw")
+    assert (a_b, n, m) == ([1, *[None] * 3, 7], [None, 5, *[None] * 2, 8], [None, None, 6, None, None])
+    refused = {1, 2, 3} if where.startswith("iceberg") else {3}
+    assert [number for number, value in enumerate(raw) if value is not None] == sorted(refused)
+    if where.startswith("iceberg"):
+        topic.append(b"{}")
+        given = pa.schema([("x.y", pa.int64()), ("x", pa.struct([("y", pa.int64())]))])
+        with pytest.raises(ValueError, match="the table cannot have these columns"):
+            Materializer(topic, where, schema=given).run_once()
+
+
 @pytest.mark.parametrize(
     "schema", [pa.schema([("ID", pa.int64())]), pa.schema([("id", pa.int64()), ("Id", pa.int64())])]
 )

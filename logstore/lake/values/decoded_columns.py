@@ -5,7 +5,7 @@ A value that cannot be decoded stays as it is and is counted, like JSON that doe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -61,6 +61,9 @@ class DecodedColumns:
                 )
         known = set(self.columns.names)
         self.columns = pa.schema([*self.columns, *(one for one in columns if one.name not in known)])
+
+    def leave_out(self, columns: Iterable[str]) -> bool:
+        return False
 
     def parse(self, values: pa.Array) -> Parsed:
         decode, column = self._decoder.decoder(), self._names.column

@@ -43,6 +43,8 @@ class ValueColumns:
         self._names = ColumnNames(taken)
         self._infer = infer
         self._is_complete = True
+        self._left_out: set[str] = set()
+        """Fields that the table cannot have, or not as they have become."""
 
     @classmethod
     def of_table(cls, columns: pa.Schema, taken: frozenset[str]) -> ValueColumns:
@@ -61,6 +63,14 @@ class ValueColumns:
         self.fields = _merged(
             pa.schema([field.with_name(self._names.field(field.name)) for field in columns]), self.fields
         )
+
+    def leave_out(self, columns: Iterable[str]) -> bool:
+        """The table refuses them: what it has of them stays, and no more becomes a column. False if somebody gave the
+        schema, and has to decide."""
+        if self._infer:
+            self._left_out |= {self._names.field(name) for name in columns}
+            self.fields = pa.schema([field for field in self.fields if field.name not in self._left_out])
+        return self._infer
 
     def parse(self, values: pa.Array) -> Parsed:
         """`values` are binary, or null for a tombstone."""
@@ -148,7 +158,13 @@ class ValueColumns:
 
     def _grow(self, found: pa.Schema) -> bool:
         """Whether there are fields, at any depth, that we did not know."""
-        theirs = [field for field in found if not field.name.startswith(_MARK)]
+        theirs = []
+        for field in found:
+            if field.name in self._left_out:
+                at = self.fields.get_field_index(field.name)
+                self._is_complete &= at >= 0 and field.type.equals(self.fields.field(at).type)
+            elif not field.name.startswith(_MARK):
+                theirs.append(field)
         grown = _merged(self.fields, pa.schema(self._settled_fields(theirs, self.fields)))
         if grown.equals(self.fields):
             return False
@@ -160,7 +176,7 @@ class ValueColumns:
 
     def _settled_fields(self, found: Iterable[pa.Field], known: Iterable[pa.Field]) -> list[pa.Field]:
         """Of an object, or of one in it, with the types of columns. Two names that differ in their case alone would be one
-        column."""
+        column, and one with a zero in it ends there for libraries in C."""
         types = {field.name: field.type for field in known}
         names = {name.lower() for name in types}
         fields: list[pa.Field] = []
@@ -169,7 +185,8 @@ class ValueColumns:
             if kind is None:
                 continue
             name = field.name.lower()
-            if field.name not in types and (name in names or len(names) >= COLUMNS_MAX or not name):
+            is_name = bool(name) and name.isprintable()
+            if field.name not in types and (name in names or len(names) >= COLUMNS_MAX or not is_name):
                 self._is_complete = False
                 continue
             names.add(name)

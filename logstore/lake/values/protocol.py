@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,6 +33,9 @@ class Values(Protocol):
 
     def learn(self, columns: pa.Schema) -> None:
         """Of a table: its columns are among ours from now on."""
+
+    def leave_out(self, columns: Iterable[str]) -> bool:
+        """The table refuses these columns. Whether we can do without."""
 
     def parse(self, values: pa.Array) -> Parsed:
         """`values` are binary, or null for a tombstone."""
