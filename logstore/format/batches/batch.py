@@ -14,7 +14,7 @@ producer epoch 2, base sequence 4, record count 4. Then the record area (`area`)
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from logstore.format import kernels
@@ -110,6 +110,7 @@ def encode_batch(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    attributes: int = 0,
 ) -> tuple[bytes, BatchInfo]:
     """`records` (at least one, each as `check_record` returns it) as one batch, base offset 0, epoch 0.
 
@@ -122,20 +123,15 @@ def encode_batch(
     data, base_ms, min_ms, max_ms = kernels.active.encode(records, now_ms)
     if len(data) > MAX_DECODED_BYTES:
         raise FormatError(f"{len(data)} bytes in one batch; at most {MAX_DECODED_BYTES} are allowed")
-    attributes = 0
     if codec_id and (len(data) >= _COMPRESS_FROM or codec_id not in _CODECS):
         packed = codecs.compress(codec_id, data)
         if len(packed) < len(data):
-            data, attributes = packed, codec_id
-    rest = _AFTER_CRC.pack(
-        attributes, count - 1, base_ms, max_ms, producer_id, producer_epoch, base_sequence, count
-    )
-    size = HEADER_SIZE + len(data)
-    head = _UP_TO_CRC.pack(0, size - _LENGTH_FROM, 0, MAGIC, crc32c(data, crc32c(rest)))
+            data, attributes = packed, attributes | codec_id
+    rest = (attributes, count - 1, base_ms, max_ms, producer_id, producer_epoch, base_sequence, count)
     fields = (
         0,
         0,
-        size,
+        HEADER_SIZE + len(data),
         count,
         max_ms,
         min_ms,
@@ -145,7 +141,23 @@ def encode_batch(
         attributes,
         count,
     )
-    return b"".join((head, rest, data)), _new_tuple(BatchInfo, fields)
+    return join_batch(0, 0, rest, data), _new_tuple(BatchInfo, fields)
+
+
+def join_batch(base_offset: int, leader_epoch: int, rest: Iterable[int], data: Buffer) -> bytes:
+    """A batch with a CRC that matches. `rest`: the fields of its header behind the CRC."""
+    after = _AFTER_CRC.pack(*rest)
+    size = HEADER_SIZE + len(data)
+    crc = crc32c(data, crc32c(after))
+    return b"".join(
+        (_UP_TO_CRC.pack(base_offset, size - _LENGTH_FROM, leader_epoch, MAGIC, crc), after, data)
+    )
+
+
+def header_of(raw: Buffer, info: BatchInfo) -> tuple[int, int, tuple[int, ...]]:
+    """What `join_batch` is given: base offset, leader epoch, and the fields behind the CRC."""
+    base_offset, _, leader_epoch, _, _, *rest = _HEADER.unpack_from(raw, info.position)
+    return base_offset, leader_epoch, tuple(rest)
 
 
 def patch_head(base_offset: int, size: int, leader_epoch: int) -> bytes:

@@ -16,13 +16,11 @@ from typing import NamedTuple
 from logstore.format import kernels
 from logstore.format.batches.batch import CONTROL, TRANSACTIONAL, BatchInfo, Buffer, encode_batch, record_area
 from logstore.format.batches.record import Record
-from logstore.format.checksum import crc32c
 from logstore.format.errors import FormatError
 
 UNKNOWN_START = -1
 _KEY, _VALUE, _STARTED = struct.Struct(">hh"), struct.Struct(">hi"), struct.Struct(">q")
 _STARTED_NAME = "started"
-_CRC_AT, _ATTRIBUTES_AT = 17, 21
 
 
 class Marker(NamedTuple):
@@ -49,11 +47,9 @@ def encode_marker(marker: Marker, *, now_ms: int) -> bytes:
         codec_id=0,
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
+        attributes=CONTROL | TRANSACTIONAL,
     )
-    changed = bytearray(raw)
-    struct.pack_into(">h", changed, _ATTRIBUTES_AT, CONTROL | TRANSACTIONAL)
-    struct.pack_into(">I", changed, _CRC_AT, crc32c(bytes(changed[_ATTRIBUTES_AT:])))
-    return bytes(changed)
+    return raw
 
 
 MARKER_SIZE = len(encode_marker(Marker(0, 0, True, 0), now_ms=0))

@@ -6,7 +6,6 @@ is damaged is refused before it gets a new checksum.
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
 from logstore.format.batches import codecs
@@ -18,18 +17,10 @@ from logstore.format.batches.batch import (
     BatchInfo,
     Buffer,
     check_crc,
+    header_of,
+    join_batch,
     split,
 )
-from logstore.format.checksum import crc32c
-
-_LENGTH = struct.Struct(">i")
-_LENGTH_AT, _LENGTH_FROM = 8, 12
-_CRC = struct.Struct(">I")
-_CRC_AT, _CRC_FROM = 17, 21
-_ATTRIBUTES = struct.Struct(">h")
-_ATTRIBUTES_AT = 21
-_TIMESTAMP = struct.Struct(">q")
-_MAX_TIMESTAMP_AT = 35
 
 
 class Rewrite(NamedTuple):
@@ -55,11 +46,7 @@ def _one(raw: Buffer, info: BatchInfo, wanted: Rewrite, now_ms: int) -> bytes:
         plain = codecs.decompress(info.codec_id, area, max_size=MAX_DECODED_BYTES)
         area = codecs.compress(wanted.codec_id, plain, wanted.level)
         attributes = attributes & ~CODEC_MASK | wanted.codec_id
-    head = bytearray(view[:HEADER_SIZE])
+    base_offset, leader_epoch, (_, last_delta, base_ms, max_ms, *rest) = header_of(raw, info)
     if wanted.stamps:
-        attributes |= LOG_APPEND_TIME
-        _TIMESTAMP.pack_into(head, _MAX_TIMESTAMP_AT, now_ms)
-    _LENGTH.pack_into(head, _LENGTH_AT, HEADER_SIZE + len(area) - _LENGTH_FROM)
-    _ATTRIBUTES.pack_into(head, _ATTRIBUTES_AT, attributes)
-    _CRC.pack_into(head, _CRC_AT, crc32c(area, crc32c(memoryview(head)[_CRC_FROM:])))
-    return b"".join((head, area))
+        attributes, max_ms = attributes | LOG_APPEND_TIME, now_ms
+    return join_batch(base_offset, leader_epoch, (attributes, last_delta, base_ms, max_ms, *rest), area)

@@ -7,7 +7,6 @@ loses all of them may stay as a bare header, which is how a producer's last numb
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 from logstore.format import kernels
@@ -15,18 +14,14 @@ from logstore.format.batches import codecs
 from logstore.format.batches.area import Area
 from logstore.format.batches.batch import (
     CODEC_MASK,
-    HEADER_SIZE,
     LOG_APPEND_TIME,
     BatchInfo,
     Buffer,
+    header_of,
+    join_batch,
     record_area,
 )
-from logstore.format.checksum import crc32c
 
-_FRONT = struct.Struct(">qiib")  # base offset, length, leader epoch, magic
-_AFTER_CRC = struct.Struct(">hiqqqhii")
-_CRC = struct.Struct(">I")
-_LENGTH_FROM = 12
 _NO_TIMESTAMP = -1
 
 
@@ -53,16 +48,6 @@ def _packed(raw: Buffer, info: BatchInfo, base_ms: int, max_ms: int, count: int,
         packed = codecs.compress(info.codec_id, data)
         if len(packed) < len(data):
             data, attributes = packed, attributes | info.codec_id
-    rest = _AFTER_CRC.pack(
-        attributes,
-        info.span - 1,
-        base_ms,
-        max_ms,
-        info.producer_id,
-        info.producer_epoch,
-        info.base_sequence,
-        count,
-    )
-    base_offset, _, epoch, magic = _FRONT.unpack_from(raw, info.position)
-    front = _FRONT.pack(base_offset, HEADER_SIZE + len(data) - _LENGTH_FROM, epoch, magic)
-    return b"".join((front, _CRC.pack(crc32c(data, crc32c(rest))), rest, data))
+    base_offset, leader_epoch, (_, last_delta, _, _, *producer, _) = header_of(raw, info)
+    rest = (attributes, last_delta, base_ms, max_ms, *producer, count)
+    return join_batch(base_offset, leader_epoch, rest, data)
