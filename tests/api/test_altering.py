@@ -64,10 +64,9 @@ def test_L24_retention_that_is_set_later_applies_to_partitions_that_are_open() -
             log.append(b"old %d" % number)
         clock.advance(100)
         log.append(b"young")
-        upkeep = log._internal.maintenance
-        assert upkeep.expire(clock.now_ms()) == 0
+        assert log._internal.maintenance.expire(clock.now_ms()) == 0
         store.alter_topic("t", retention_seconds=60)
-        assert upkeep.expire(clock.now_ms()) == 5
+        assert log._internal.maintenance.expire(clock.now_ms()) == 5
         assert store.alter_topic("t", retention_seconds=None).config == logstore.TopicConfig()
 
 
@@ -103,7 +102,7 @@ def test_settings_that_were_read_before_a_change_are_not_believed_after_it() -> 
         store.alter_topic("t", segment_bytes=1000)
         newest = store.add_partitions("t", 2)
         assert store._topic(stale) is newest
-        assert newest.partition(0)._internal._settings.segment_bytes == 1000
+        assert newest.partition(0)._internal._settings.config.segment_bytes == 1000
         assert topic.partition(0) is newest.partition(0)
 
 

@@ -22,16 +22,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from logstore.config import TopicConfig
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.manifests.manifest_changes import change_manifest
 from logstore.engine.chain.segment_reader import Block, SegmentReader
-from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.chain.view import ChainView
 from logstore.engine.maintenance import offset_map
 from logstore.engine.maintenance.outcomes import Outcomes
 from logstore.engine.maintenance.replacing import Replacing, neighbours
 from logstore.engine.maintenance.thinner import Thinned, Thinner
-from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound
 from logstore.format.stored.extras import Cleaned, Mark
 from logstore.format.stored.manifest import SegmentTable
@@ -70,7 +69,7 @@ class Cleaning:
         self,
         chain: Chain,
         reader: SegmentReader,
-        topic: TopicLimits,
+        topic: TopicConfig,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._chain = chain
@@ -276,13 +275,8 @@ class Cleaning:
 
     def _blocks(self, view: ChainView, run: range) -> Iterator[Block]:
         refs = view.segments.refs(run.start, run.stop)
-        for blocks in fan_out(partial(blocks_of, self._reader, ref) for ref in refs):
+        for blocks in fan_out(partial(list, self._reader.blocks(ref)) for ref in refs):
             yield from blocks
-
-
-def blocks_of(reader: SegmentReader, ref: SegmentRef) -> list[Block]:
-    """All of an object, read and checked."""
-    return list(reader.blocks(ref))
 
 
 def _end_of(view: ChainView, run: range) -> int:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from logstore.config import TopicConfig
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.manifests.manifest_changes import change_manifest, named_by, stored_manifest
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.segment_table import SegmentRef, Segments
 from logstore.engine.chain.view import ChainView
-from logstore.engine.maintenance.replacing import SPAN_MAX, Replacing, neighbours
-from logstore.engine.memory.topic_settings import TopicLimits
+from logstore.engine.maintenance.replacing import Replacing, neighbours
 from logstore.errors import CorruptData, ObjectNotFound
 from logstore.format.stored.encoded_batch import EncodedBatch, as_stored
 from logstore.format.stored.manifest import SegmentTable
@@ -27,7 +27,7 @@ COMPACT_AT_LEAST = 4
 
 
 class Compaction:
-    def __init__(self, chain: Chain, reader: SegmentReader, topic: TopicLimits) -> None:
+    def __init__(self, chain: Chain, reader: SegmentReader, topic: TopicConfig) -> None:
         self._chain = chain
         self._reader = reader
         self._topic = topic
@@ -79,34 +79,22 @@ class Compaction:
         return published
 
     def _is_outrun(self, view: ChainView, keys: list[str]) -> bool:
-        """Whether another manifest stands than the view's: its maker may have split the same, and have let go of entries
+        """Whether another manifest is stored than the view's: its maker may have split the same, and have let go of entries
         that are read here. Nothing will name what was made under these keys."""
-        standing = stored_manifest(self._chain)
-        if standing is None or standing.version == view.manifest_version:
+        stored = stored_manifest(self._chain)
+        if stored is None or stored.version == view.manifest_version:
             return False
-        for key in set(keys) - named_by(self._chain.paths, standing):
+        for key in set(keys) - named_by(self._chain.paths, stored):
             self._chain.store.delete(key)
         return True
 
     def _runs(self, view: ChainView) -> Iterator[range]:
         """Neighbouring rows that are worth to become one segment, in order."""
         table, limit = view.segments.table, self._topic.segment_bytes
-        newest = view.tail.next_seq - 1
-        start, size = 0, 0
-        for row in range(len(table)):
-            joins = (
-                row > start
-                and table.base_offset[row] == table.end_offset[row - 1]
-                and table.end_offset[row] - table.base_offset[start] <= SPAN_MAX
-            )
-            if not joins or size + table.size[row] > limit or table.last_seq[row] == newest:
-                if run := _worth_it(table, range(start, row), limit):
-                    yield run
-                start, size = row, 0
-            size += table.size[row]
-        rest = range(start, len(table))
-        if rest and table.last_seq[-1] != newest and (run := _worth_it(table, rest, limit)):
-            yield run
+        has_newest = len(table) > 0 and table.last_seq[-1] == view.tail.next_seq - 1
+        for run in neighbours(table, range(len(table) - has_newest), limit):
+            if worth := _worth_it(table, run, limit):
+                yield worth
 
     def _merged(
         self, view: ChainView, run: range, now_ms: int, identity: bytes

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from logstore.config import TopicConfig
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.segment_reader import SegmentReader
 from logstore.engine.chain.view import ChainView
@@ -32,7 +33,6 @@ from logstore.engine.garbage.strays import Strays
 from logstore.engine.maintenance.cleaning import Cleaning, CleaningDone
 from logstore.engine.maintenance.compaction import COMPACT_AT_LEAST, Compaction
 from logstore.engine.maintenance.retention import Retention
-from logstore.engine.memory.topic_settings import TopicLimits
 
 COLLECT_AT_MOST = 1000
 """In one round beside the writer: far more than it retires meanwhile, and not all that a day without one has left."""
@@ -45,7 +45,7 @@ class Maintenance:
         self,
         chain: Chain,
         reader: SegmentReader,
-        topic: TopicLimits,
+        topic: TopicConfig,
         delete_grace: float,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:

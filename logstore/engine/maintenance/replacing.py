@@ -116,9 +116,9 @@ class Replacing:
             return replace(manifest, table=rows.table, retired=retired)
 
         published = change_manifest(self._chain, view, now_ms, swap)
-        if published is None and (standing := stored_manifest(self._chain)) is not None:
-            if key in named_by(self._chain.paths, standing):
+        if published is None and (stored := stored_manifest(self._chain)) is not None:
+            if key in named_by(self._chain.paths, stored):
                 return self._chain.load()  # it was named, and somebody has changed the manifest since
-            if standing.version != view.manifest_version:
+            if stored.version != view.manifest_version:
                 self._chain.store.delete(key)
         return published

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from logstore.config import TopicConfig
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.link import FAR_FUTURE_MS, summary_of
 from logstore.engine.chain.manifests.manifest_changes import change_manifest, retired_with
@@ -12,7 +13,6 @@ from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.view import ChainView
 from logstore.engine.garbage.lane_lows import note_low
 from logstore.engine.maintenance.holds import held_back
-from logstore.engine.memory.topic_settings import TopicLimits
 from logstore.errors import CorruptData, ObjectNotFound, UnknownTopic
 from logstore.format.stored.manifest import Manifest, SegmentTable
 from logstore.objects.settled import Doubts
@@ -26,7 +26,7 @@ class Retention:
     """`split`: what a partition has in lanes becomes objects of its own, because only those can be deleted."""
 
     def __init__(
-        self, chain: Chain, topic: TopicLimits, split: Callable[[ChainView, int], ChainView | None]
+        self, chain: Chain, topic: TopicConfig, split: Callable[[ChainView, int], ChainView | None]
     ) -> None:
         self._chain = chain
         self._topic = topic

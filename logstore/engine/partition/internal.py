@@ -87,7 +87,7 @@ class Partition(ReadablePartition):
         refused. The first takes nothing: it raises what is wrong with the records, and makes them ready for `begin_checked`.
         """
         runs = admit_records(records, self._config.max_batch_bytes)
-        if self._settings.compact:
+        if self._settings.config.compact:
             check_keys(runs)
         return runs
 
@@ -146,7 +146,7 @@ class Partition(ReadablePartition):
         """One record in parts: the shortest way in."""
         now_ms = self._runtime.clock.now_ms()
         record, size = admit_one(value, key, headers, timestamp_ms, now_ms, self._config.max_batch_bytes)
-        if key is None and self._settings.compact:
+        if key is None and self._settings.config.compact:
             check_keys([Run([record], size)])
         level = self._config.ack if ack is None else ack
         if level != "buffered":
@@ -183,7 +183,7 @@ class Partition(ReadablePartition):
     ) -> Submitted:
         level = self._check_ack(ack)
         batches = admit_batches(raw, self._config.max_batch_bytes, control=control)
-        if self._settings.compact:
+        if self._settings.config.compact:
             check_batch_keys(batches)
         return self._add_encoded(batches, level, deadline)
 

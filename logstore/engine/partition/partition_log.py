@@ -266,7 +266,7 @@ class PartitionLog:
 
     def delete_before(self, offset: int) -> int:
         """Delete the records before `offset`, as Kafka's DeleteRecords does. Returns the new low watermark: `offset`,
-        or a later an earlier one.
+        or a later one that is there already.
 
         It fences nobody and needs no writer. What of them is only buffered here is flushed first. When it returns, nobody
         here sees them any more and no crash brings them back; a process that has the partition open elsewhere learns of it

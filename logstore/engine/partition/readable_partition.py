@@ -210,7 +210,7 @@ class ReadablePartition:
     @property
     def is_compacted(self) -> bool:
         """Whether the topic is compacted by key: an offset below the high watermark may hold no record any more."""
-        return self._settings.compact
+        return self._settings.config.compact
 
     # The watermarks
 
@@ -273,7 +273,7 @@ class ReadablePartition:
         return Maintenance(
             self._chain,
             self._runtime.reader,
-            self._settings,
+            self._settings.config,
             self._config.delete_grace,
             stopped=lambda: self._runtime.closed,
         )

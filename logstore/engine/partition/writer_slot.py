@@ -23,7 +23,7 @@ from logstore.engine.chain.tail import ChainTail
 from logstore.engine.lanes.transfers import Taken
 from logstore.engine.memory.catch_up import catch_up
 from logstore.engine.memory.partition_state import PartitionState
-from logstore.engine.memory.topic_settings import TopicLimits
+from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.memory.waiters import BlockingWait
 from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.engine.runtime import Runtime
@@ -56,7 +56,7 @@ RECALLED_S = 1.0
 class PartitionWriters:
     _runtime: Runtime
     _chain: Chain
-    _topic: TopicLimits
+    _topic: TopicSettings
     lane: Lane | None
     _local_sync: LocalSync | None
     _writer: Writer | None = field(default=None, init=False)

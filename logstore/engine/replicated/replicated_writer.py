@@ -28,7 +28,7 @@ from logstore.engine.chain.chain import Chain, LostRace, StalePlace
 from logstore.engine.host.clock import waitable
 from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.partition_state import PartitionState
-from logstore.engine.memory.topic_settings import TopicLimits
+from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.replicated.divergence import DivergenceCheck
 from logstore.engine.replicated.promotion import fence
 from logstore.engine.replicated.replicated_attempt import Attempt, build_attempt
@@ -85,7 +85,7 @@ class ReplicatedWriter(WriterLifecycle):
         runtime: Runtime,
         chain: Chain,
         state: PartitionState,
-        topic: TopicLimits,
+        topic: TopicSettings,
         on_commit: Callable[[], None],
         *,
         passive: bool = False,
@@ -214,7 +214,7 @@ class ReplicatedWriter(WriterLifecycle):
     def _range(self, given: Iterable[Record | bytes], lower: int, upper: int) -> SourceRange:
         config = self._runtime.config
         taken = take_range(given, lower, upper, config.max_batch_bytes, config.max_buffered_bytes)
-        if self._topic.compact:
+        if self._topic.config.compact:
             check_keys(taken.runs)
         return taken
 
@@ -264,7 +264,7 @@ class ReplicatedWriter(WriterLifecycle):
                 with self._runtime.observer.flush(
                     self._chain.paths.topic, self._chain.paths.partition
                 ) as flush:
-                    still_stands = self._cursor.commit(attempt.header, attempt.data, attempt.summary)
+                    is_whole = self._cursor.commit(attempt.header, attempt.data, attempt.summary)
                     flushed = attempt.flushed(self._runtime.clock.monotonic() - began)
                     flush.done(flushed)
             except LostRace:
@@ -274,7 +274,7 @@ class ReplicatedWriter(WriterLifecycle):
                 self._advance()
             else:
                 self._committed(attempt, flushed)
-                if not still_stands:
+                if not is_whole:
                     self._rejoin()
             return 0.0
         with self._lock:
@@ -288,7 +288,7 @@ class ReplicatedWriter(WriterLifecycle):
         if self._cursor.passive:
             return None
         with self._lock:
-            ranges = self._held.ready(self.frontier, self._topic.segment_bytes)
+            ranges = self._held.ready(self.frontier, self._topic.config.segment_bytes)
         if not ranges:
             return None
         config = self._runtime.config

@@ -117,16 +117,16 @@ class ChainCursor:
         self._leave_lane()
         is_doubtful = self.tail.may_be_emptied
         assert not (is_doubtful and summary.records), "records follow an opener"
-        stands = self._chain.commit(header, data)
+        is_whole = self._chain.commit(header, data)
         if is_doubtful and self._chain.is_past(header.seq, self.tail.horizon, header.seq):
             raise StalePlace(header.seq)
         self.joined_epoch = header.epoch
-        if stands:
+        if is_whole:
             self._runtime.reader.keep(self._chain.paths.segment(header.seq), data, summary)
             self._advance_past(Link(summary, len(data)))
         else:
             self.tail = self.tail.after(header)
-        return stands
+        return is_whole
 
     def _leave_lane(self) -> None:
         """Whoever goes on behind an exclusive writer's claim ends it first. `StalePlace` if that one was not done."""

@@ -29,7 +29,7 @@ from itertools import accumulate, takewhile
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.link import Link
-from logstore.engine.memory.topic_settings import TopicLimits
+from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.shared.chain_cursor import ChainCursor
 from logstore.engine.shared.pace import Pace
 from logstore.errors import CorruptData, LogStoreError
@@ -113,7 +113,7 @@ class Scout:
     It knows its writer's place in the chain and its pace: whether the store is far enough for a thread for each object.
     """
 
-    def __init__(self, chain: Chain, topic: TopicLimits, cursor: ChainCursor, pace: Pace) -> None:
+    def __init__(self, chain: Chain, topic: TopicSettings, cursor: ChainCursor, pace: Pace) -> None:
         self.known = KnownPlaces(cursor.tail.next_seq)
         self.unneeded: list[PendingName] = []
         self.should_look = False
@@ -127,7 +127,7 @@ class Scout:
         """Look, if we should, and delete what is not needed any more."""
         if self.should_look:
             self.should_look = False
-            self.fetch(self.standing())
+            self.fetch(self.put_aside())
         for _ in range(min(len(self.unneeded), _DELETED_AT_ONCE)):
             self._delete(self.unneeded.pop())
 
@@ -146,7 +146,7 @@ class Scout:
         may_go = [one for one in found if one.header.epoch == epoch and self.known.may_take(one.name, seq)]
         return [one for one in may_go if one.name.id != ours]
 
-    def standing(self) -> list[tuple[PendingName, int]]:
+    def put_aside(self) -> list[tuple[PendingName, int]]:
         """What may go into the next place, and its size, oldest first; nothing if that cannot be found out. What is dead is
         not needed any more."""
         paths, seq = self._chain.paths, self._cursor.tail.next_seq
@@ -166,7 +166,7 @@ class Scout:
     def fetch(self, names: list[tuple[PendingName, int]]) -> None:
         """For `take`."""
         sizes = accumulate(size for _, size in names)
-        room = max(self._topic.segment_bytes, names[0][1]) if names else 0
+        room = max(self._topic.config.segment_bytes, names[0][1]) if names else 0
         that_fit = [name for (name, _), size in zip(names[:TAKEN_MAX], sizes, strict=False) if size <= room]
         calls = [partial(self._fetch, name) for name in that_fit]
         found = fan_out(calls, at_once=_FETCHED_AT_ONCE, ahead=not self._pace.upload.is_cheap)

@@ -31,7 +31,7 @@ from logstore.engine.chain.segment_table import LostRange
 from logstore.engine.host.counters import FlushDone
 from logstore.engine.memory.partition_state import PartitionState
 from logstore.engine.memory.results import Receipt
-from logstore.engine.memory.topic_settings import TopicLimits
+from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.memory.waiters import complete, fail
 from logstore.engine.memory.write_buffer import OPEN_BATCH_BYTES
 from logstore.engine.runtime import Runtime
@@ -72,7 +72,7 @@ class SharedWriter(Writer):
         runtime: Runtime,
         chain: Chain,
         state: PartitionState,
-        topic: TopicLimits,
+        topic: TopicSettings,
         on_commit: Callable[[], None],
     ) -> None:
         super().__init__(runtime, chain, state, SharedStats())
@@ -240,7 +240,7 @@ class SharedWriter(Writer):
             header, data, summary, appends = window.attempt
             paths = self._chain.paths
             with self._runtime.observer.flush(paths.topic, paths.partition) as flush:
-                still_stands = self._cursor.commit(header, data, summary)
+                is_whole = self._cursor.commit(header, data, summary)
                 now = clock.monotonic()
                 done = window.flushed(header.base_offset, now - began, len(data), now)
                 flush.done(done)
@@ -258,7 +258,7 @@ class SharedWriter(Writer):
         self._stored.committed(window.attempt.batches)
         self._committed(window, done)
         self._on_commit()  # whoever commits also sees to the manifest, for all
-        if not still_stands:
+        if not is_whole:
             self._rejoin()
         return None
 
@@ -315,10 +315,10 @@ class SharedWriter(Writer):
         wait = self._pace.wait(clock.monotonic())
         if wait is not None:
             return wait
-        standing = self._scout.standing()
-        rank = next((place for place, (name, _) in enumerate(standing) if name.id == window.id), 0)
+        waiting = self._scout.put_aside()
+        rank = next((place for place, (name, _) in enumerate(waiting) if name.id == window.id), 0)
         if self._pace.is_ours(rank, clock.monotonic()):
-            self._scout.fetch([one for one in standing if one[0].id != window.id])
+            self._scout.fetch([one for one in waiting if one[0].id != window.id])
             window.is_ours = True
         return 0.0
 
@@ -386,7 +386,7 @@ class SharedWriter(Writer):
 
     def _top_up(self, window: SharedWindow) -> None:
         """What has come goes with it, as much as fits. Holds the lock."""
-        room = self._topic.segment_bytes - window.charged
+        room = self._topic.config.segment_bytes - window.charged
         window.carry(window.entries + self._buffer.take(room, at_least_one=not window.entries))
 
     def _settle_stored(self, window: SharedWindow) -> None:

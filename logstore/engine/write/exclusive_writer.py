@@ -26,7 +26,7 @@ from logstore.engine.chain.view import ChainView
 from logstore.engine.host.counters import UNOBSERVED, Flush
 from logstore.engine.memory.flush_window import FlushWindow
 from logstore.engine.memory.partition_state import PartitionState
-from logstore.engine.memory.topic_settings import TopicLimits
+from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.memory.waiters import complete
 from logstore.engine.runtime import Runtime
 from logstore.engine.write.exclusive_appends import ExclusiveAppends
@@ -70,7 +70,7 @@ class ExclusiveWriter(ExclusiveAppends):
         runtime: Runtime,
         chain: Chain,
         state: PartitionState,
-        topic: TopicLimits,
+        topic: TopicSettings,
         on_commit: Callable[[], None],
         lane: Lane | None = None,
         *,
@@ -232,7 +232,9 @@ class ExclusiveWriter(ExclusiveAppends):
             return state.windows[0]
         closes_reservation = self._closing and self._reserved_until > buffer.next_offset
         base, oldest_at = buffer.base_offset, buffer.oldest_at
-        batches = [] if self.reserves_alone else buffer.take(min(self._topic.segment_bytes, most), atomics)
+        batches = (
+            [] if self.reserves_alone else buffer.take(min(self._topic.config.segment_bytes, most), atomics)
+        )
         if not (batches or self._reservation.wanted or closes_reservation or self._owes_farewell()):
             return None
         end = batches[-1].end_offset if batches else base

@@ -116,7 +116,7 @@ def test_B01_settings_take_effect(broker: LocalBroker, admin: AdminClient) -> No
     Confluent().produce(broker.address, "t", [(b"k", b"it is open", [])])
     log = broker.server.store.topic("t").partition(0)
     wait(admin.incremental_alter_configs([change]))
-    assert log._internal._settings.segment_bytes == 2_000_000, "without being opened again"
+    assert log._internal._settings.config.segment_bytes == 2_000_000, "without being opened again"
     config = broker.server.store.topic("t").config
     assert (config.retention_seconds, config.retention_bytes, config.segment_bytes) == (
         None,
