@@ -12,6 +12,7 @@ from logstore.format.stored.document import pack_document
 from logstore.lake import Materializer, forget, registered
 from logstore.layout.holds import Hold, hold_key
 from logstore.layout.paths import HOLDS_PREFIX
+from logstore.objects import MemoryStore
 from tests.golden import write_formats
 from tests.support.lake.tables import durable, places, rows_of, target
 
@@ -124,6 +125,17 @@ def test_T04_a_table_that_is_forgotten_holds_nothing_and_a_deleted_topics_holds_
     assert [info.key.split("/")[2] for info in objects.list(HOLDS_PREFIX)] == [
         again._internal.descriptor.incarnation
     ]
+
+
+def test_T04_no_hold_is_swept_while_nobody_can_tell_which_topic_is_alive() -> None:
+    with logstore.open(MemoryStore()) as store:
+        store.create_topic("orders")
+        store.objects.put("catalog/orders", b"what is this")
+        for incarnation in ("0" * 16, "f" * 16):
+            hold = Hold("delta:/here", 1e9, {0: 0}, 0)
+            store.objects.put(hold_key("orders", incarnation, "delta:/here"), hold.pack())
+        store.collect_garbage()
+        assert len(list(store.objects.list(HOLDS_PREFIX))) == 2
 
 
 def test_T04_a_hold_that_cannot_be_read_holds_everything_and_is_said(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 
 from logstore.engine.chain.chain import Chain
 from logstore.engine.garbage.garbage import Garbage
@@ -92,16 +92,23 @@ class Sweeper:
         That no descriptor names an incarnation proves nothing; that its chain was ended does.
         """
         for paths in self._partitions(TOPICS_PREFIX if topic is None else f"{TOPICS_PREFIX}{topic}/"):
-            try:
-                alive = self._catalog.find(paths.topic).incarnation
-            except UnknownTopic:
-                alive = None
-            except (CorruptData, UnsupportedStore) as error:
-                logger.error("%s; what is left of older topics of that name stays", error)
-                continue
             chain = Chain(self._runtime.store, paths, self._runtime.rng, self._runtime.lanes)
-            if paths.incarnation != alive and leftovers(chain) and is_removed(chain):
+            if (
+                not self._may_be_alive(paths.topic, paths.incarnation)
+                and leftovers(chain)
+                and is_removed(chain)
+            ):
                 yield chain
+
+    def _may_be_alive(self, topic: str, incarnation: str) -> bool:
+        """Also if the descriptor cannot be read: then nobody knows, and what is left of that name stays."""
+        try:
+            return self._catalog.find(topic).incarnation == incarnation
+        except UnknownTopic:
+            return False
+        except (CorruptData, UnsupportedStore) as error:
+            logger.error("%s; what is left of older topics of that name stays", error)
+            return True
 
     def _partitions(self, prefix: str) -> Iterator[PartitionPaths]:
         """Every partition that has an object, found by leaping from one to the next."""
@@ -121,18 +128,10 @@ class Sweeper:
     def _holds(self, topic: str | None) -> list[Garbage]:
         """Of incarnations that are gone: nobody copies those any more."""
         found: list[Garbage] = []
-        alive: dict[str, str | None] = {}
+        may_be_alive = cache(self._may_be_alive)
         for info in self._runtime.store.list(HOLDS_PREFIX if topic is None else f"{HOLDS_PREFIX}{topic}/"):
             name, incarnation, _ = info.key.removeprefix(HOLDS_PREFIX).split("/", 2)
-            if name not in alive:
-                try:
-                    alive[name] = self._catalog.find(name).incarnation
-                except UnknownTopic:
-                    alive[name] = None
-                except (CorruptData, UnsupportedStore) as error:
-                    logger.error("%s; who copies that topic is not forgotten", error)
-                    alive[name] = incarnation
-            if incarnation != alive[name]:
+            if not may_be_alive(name, incarnation):
                 found.append(Garbage(info.key, info.size))
         return found
 
@@ -172,8 +171,8 @@ class Sweeper:
 
 def dead_pending(chain: Chain) -> list[Garbage]:
     """Put aside so many places ago that nobody may store it: nothing, or another object, holds those appends."""
-    standing = [
+    listed = [
         (chain.paths.pending_name(info.key), info) for info in chain.store.list(chain.paths.pending_prefix)
     ]
-    end = chain.load().tail.next_seq if standing else 0
-    return [Garbage(info.key, info.size) for name, info in standing if name and name.is_dead(end)]
+    end = chain.load().tail.next_seq if listed else 0
+    return [Garbage(info.key, info.size) for name, info in listed if name and name.is_dead(end)]
