@@ -7,15 +7,13 @@ counts as long as the document says the same. `tests/model/groups.py` has the ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from logstore.errors import CorruptData, UnsupportedStore
-from logstore.format.stored.document import pack_document, parse_document
-
-T = TypeVar("T")
+from logstore.format.stored.document import pack_document
+from logstore.layout.documents import read_document
 
 FORMAT_VERSION = 1
 _NOBODY = -1
@@ -80,7 +78,7 @@ class Slot:
 
     @classmethod
     def parse(cls, key: str, data: bytes) -> Slot:
-        def parsed(content: dict[str, Any]) -> Slot:
+        def build(content: dict[str, Any]) -> Slot:
             saved = {
                 (topic, int(partition)): Saved(*map(int, each))
                 for topic, partitions in content["saved"].items()
@@ -88,7 +86,7 @@ class Slot:
             }
             return cls(int(content["count"]), content["life"], saved, content["mark"])
 
-        return _parse(key, data, "a member's slot", parsed)
+        return read_document(key, data, "a member's slot", (FORMAT_VERSION,), build)
 
     def taken(self, life: str | None) -> Slot:
         """By another, or by nobody. What it holds stays in it until it is folded into the document."""
@@ -135,7 +133,7 @@ class Document:
 
     @classmethod
     def parse(cls, key: str, data: bytes) -> Document:
-        def parsed(content: dict[str, Any]) -> Document:
+        def build(content: dict[str, Any]) -> Document:
             members = {
                 int(slot): Member(each["life"], each["name"], tuple(each["topics"]), each["session_timeout"])
                 for slot, each in content["members"].items()
@@ -154,7 +152,7 @@ class Document:
                 content["generation"], content["by"], members, incarnations, topics, content["deleted"]
             )
 
-        return _parse(key, data, "a group's document", parsed)
+        return read_document(key, data, "a group's document", (FORMAT_VERSION,), build)
 
     # Looking
 
@@ -265,18 +263,6 @@ class Document:
         for place, taker in moves.items():
             topics[place[0]][place[1]] = Partition(Owner(taker, self.generation), self.position(place, held))
         return replace(self, topics={name: tuple(partitions) for name, partitions in topics.items()})
-
-
-def _parse(key: str, data: bytes, what: str, parsed: Callable[[dict[str, Any]], T]) -> T:
-    try:
-        content = parse_document(data)
-        if content["format"] != FORMAT_VERSION:
-            raise UnsupportedStore(
-                f"{key}: {what} of format {content['format']}, this release reads {FORMAT_VERSION}: use a newer one"
-            )
-        return parsed(content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptData(key, None, f"{what} cannot be read ({error})") from error
 
 
 class Plan(NamedTuple):

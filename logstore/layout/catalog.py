@@ -27,7 +27,8 @@ from logstore.errors import (
     UnknownTopic,
     UnsupportedStore,
 )
-from logstore.format.stored.document import pack_document, parse_document
+from logstore.format.stored.document import pack_document
+from logstore.layout.documents import read_document
 from logstore.layout.paths import (
     BORN_IN_LANE,
     CATALOG_PREFIX,
@@ -105,12 +106,7 @@ class TopicDescriptor:
 
     @classmethod
     def parse(cls, key: str, data: bytes) -> TopicDescriptor:
-        try:
-            content = parse_document(data)
-            if content["format"] not in (FORMAT_VERSION, BORN_VERSION):
-                raise UnsupportedStore(
-                    f"{key}: topic format {content['format']}, this release reads up to {BORN_VERSION}: use a newer one"
-                )
+        def build(content: dict[str, Any]) -> TopicDescriptor:
             current = _removal([content["incarnation"], content["partitions"]])
             # Before there was a list, nobody noted whether a removal had ended.
             removing = content.get("removing", [current] if content["deleted"] else [])
@@ -125,8 +121,8 @@ class TopicDescriptor:
                 content.get("is_anew", False),
                 kafka_settings(content.get("kafka", {})),
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptData(key, None, f"the topic's descriptor cannot be read ({error})") from error
+
+        return read_document(key, data, "the topic's descriptor", (FORMAT_VERSION, BORN_VERSION), build)
 
 
 KafkaChange = Callable[[TopicDescriptor], tuple[Mapping[str, str], Mapping[str, Any]]]
@@ -242,11 +238,7 @@ class Catalog:
 
     def alter(self, name: str, settings: Mapping[str, Any]) -> TopicDescriptor:
         """Change some of a topic's settings; the others stay."""
-
-        def altered(old: TopicDescriptor) -> TopicDescriptor:
-            return replace(old, config=_topic_config({**asdict(old.config), **settings}))
-
-        return self._change(name, self._of_one_incarnation(altered))
+        return self.alter_kafka(name, lambda old: (dict(old.kafka), settings))
 
     def alter_kafka(self, name: str, change: KafkaChange) -> TopicDescriptor:
         """Change the settings that Kafka's clients gave a topic, and its own with them, in one step."""

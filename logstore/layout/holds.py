@@ -13,9 +13,11 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from logstore.errors import CorruptData, ObjectNotFound, UnsupportedStore
-from logstore.format.stored.document import pack_document, parse_document
+from logstore.errors import ObjectNotFound
+from logstore.format.stored.document import pack_document
+from logstore.layout.documents import read_document
 from logstore.layout.paths import HOLDS_PREFIX
 from logstore.objects.protocol import ObjectStore
 
@@ -44,19 +46,14 @@ class Hold:
 
     @classmethod
     def parse(cls, key: str, data: bytes) -> Hold:
-        try:
-            content = parse_document(data)
-            if content["format"] != FORMAT_VERSION:
-                raise UnsupportedStore(
-                    f"{key}: format {content['format']}, this release reads {FORMAT_VERSION}: use a newer one"
-                )
+        def build(content: dict[str, Any]) -> Hold:
             offsets = {int(partition): int(offset) for partition, offset in content["offsets"].items()}
             seconds = float(content["seconds"])
             if not 0 <= seconds < math.inf:
                 raise ValueError(f"it holds for {seconds} seconds")
             return cls(content["who"], seconds, offsets, int(content["updated_at_ms"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptData(key, None, f"who retention waits for cannot be read ({error})") from error
+
+        return read_document(key, data, "a hold, for which retention waits,", (FORMAT_VERSION,), build)
 
 
 def holds_prefix(topic: str, incarnation: str) -> str:

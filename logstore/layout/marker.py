@@ -9,14 +9,13 @@ from __future__ import annotations
 import random
 
 from logstore.errors import (
-    CorruptData,
     ObjectNotFound,
     PreconditionFailed,
     StoreUnavailable,
     UnsupportedStore,
 )
-from logstore.format.errors import FormatError
-from logstore.format.stored.document import pack_document, parse_document
+from logstore.format.stored.document import pack_document
+from logstore.layout.documents import read_document
 from logstore.layout.paths import PROBE_PREFIX, STORE_KEY
 from logstore.objects.probe import check_conditions
 from logstore.objects.protocol import ObjectStore
@@ -76,14 +75,8 @@ def _pack(identity: str) -> bytes:
 
 def _read(objects: ObjectStore) -> str | None:
     try:
-        marker = parse_document(objects.get(STORE_KEY))
-        version, identity = marker["format"], marker["id"]
+        data = objects.get(STORE_KEY)
     except ObjectNotFound:
         return None
-    except (FormatError, KeyError) as error:
-        raise CorruptData(STORE_KEY, None, f"the store's marker cannot be read ({error})") from error
-    if version != FORMAT_VERSION:
-        raise UnsupportedStore(
-            f"{objects!r}: store format {version}, this release knows {FORMAT_VERSION}: use a newer release"
-        )
-    return str(identity)
+    what = f"the marker of {objects!r}"
+    return read_document(STORE_KEY, data, what, (FORMAT_VERSION,), lambda marker: str(marker["id"]))

@@ -180,5 +180,5 @@ def test_T04_what_a_catalog_needs_to_know_is_not_kept_with_its_name(
 def test_T04_a_hold_of_every_version_is_read_and_a_newer_one_refused() -> None:
     assert Hold.parse("hold", (write_formats.FOLDER / "hold-v1").read_bytes()) == write_formats.HOLD
     newer = pack_document({"format": 2})
-    with pytest.raises(logstore.UnsupportedStore, match="use a newer one"):
+    with pytest.raises(logstore.UnsupportedStore, match="use a newer release"):
         Hold.parse("hold", newer)
