@@ -12,9 +12,9 @@ What is checked, for one partition:
 
     never twice     an offset belongs to one record for ever, whoever has seen it, across crashes (L17), and a record has
                     one offset: no retry stores it twice (W04)
-    never lost      a record acked `durable`, or read with durable visibility, or below a durable high watermark that
-    its writer's
-                    process reported, is in every later read that covers its offset, in every process (L01, L15, L19)
+    never lost      a record acked `durable`, or read with durable visibility, or below a durable high watermark that its
+                    writer's process reported, is in every later read that covers its offset, in every process (L01, L15,
+                    L19)
     read after ack  a record acked at any level is in every later read of the same process (L11); one acked `local` also in
                     every read after its disk was recovered (L09)
     in order        an append that begins after another was acked gets higher offsets; the records of one append are
