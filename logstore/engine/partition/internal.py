@@ -95,16 +95,24 @@ class Partition(ReadablePartition):
         self, checked: list[Run], *, ack: Ack | None = None, timeout: float | None = None
     ) -> Begun:
         """Give the records of `check_records` their offsets."""
-        deadline = self.deadline(timeout)
-        return self._submit_checked(checked, self._check_ack(ack), deadline), deadline
+        level, deadline = self._check_ack(ack), self.deadline(timeout)
+        now_ms = self._runtime.clock.now_ms()
+        if len(checked) > 1 or checked[0].charged > OPEN_BATCH_BYTES // 4:
+            encoded = encode_runs(checked, now_ms, CODEC_IDS[self._config.compression])
+            return self._add_encoded(encoded, level, deadline), deadline
+        records, newest = kernels.active.stamp(checked[0].records, now_ms)
+        writer = self._writer or self._open_by(deadline, level)
+        receipt = Receipt(self, -1, -1, newest, level)
+        future = writer.add_run(receipt, records, checked[0].charged, level, deadline)
+        if future is None:
+            self._tell_listeners()
+        return (receipt, future), deadline
 
     def begin_append(
         self, records: Appendable, *, ack: Ack | None = None, timeout: float | None = None
     ) -> Begun:
         """Check the records and give them their offsets; `finish_append` waits for the ack."""
-        deadline = self.deadline(timeout)
-        level = self._check_ack(ack)
-        return self._submit_checked(self.check_records(records), level, deadline), deadline
+        return self.begin_checked(self.check_records(records), ack=ack, timeout=timeout)
 
     def finish_append(self, begun: Begun) -> Receipt:
         """Wait for the ack of what was begun."""
@@ -114,11 +122,20 @@ class Partition(ReadablePartition):
         return receipt
 
     def begin_append_batches(
-        self, raw: bytes | bytearray | memoryview, *, ack: Ack | None = None, timeout: float | None = None
+        self,
+        raw: bytes | bytearray | memoryview,
+        *,
+        ack: Ack | None = None,
+        timeout: float | None = None,
+        control: bool = False,
     ) -> Begun:
-        """Check the batches and give them their offsets; `finish_append` waits for the ack."""
-        deadline = self.deadline(timeout)
-        return self._submit_batches(raw, ack, deadline), deadline
+        """Check the batches and give them their offsets; `finish_append` waits for the ack. `control`: a broker's own
+        batches, which say how a transaction ended, are taken too."""
+        level, deadline = self._check_ack(ack), self.deadline(timeout)
+        batches = admit_batches(raw, self._config.max_batch_bytes, control=control)
+        if self._settings.config.compact:
+            check_batch_keys(batches)
+        return self._add_encoded(batches, level, deadline), deadline
 
     def submit_batches(
         self,
@@ -128,10 +145,8 @@ class Partition(ReadablePartition):
         timeout: float | None = None,
         control: bool = False,
     ) -> Future[Receipt]:
-        """`append_batches` without waiting for the ack; `timeout` as for `PartitionLog.submit`. `control`: a broker's own
-        batches, which say how a transaction ended, are taken too.
-        """
-        receipt, future = self._submit_batches(raw, ack, self.deadline(timeout), control)
+        """`begin_append_batches`, with a future for the ack."""
+        (receipt, future), _ = self.begin_append_batches(raw, ack=ack, timeout=timeout, control=control)
         return future or acked(receipt)
 
     def append_one(
@@ -164,28 +179,6 @@ class Partition(ReadablePartition):
             return receipt
         del record  # who waits for an ack need not hold what is in the log by then
         return self.finish_append(((receipt, future), deadline))
-
-    def _submit_checked(self, runs: list[Run], level: Ack, deadline: float) -> Submitted:
-        now_ms = self._runtime.clock.now_ms()
-        if len(runs) > 1 or runs[0].charged > OPEN_BATCH_BYTES // 4:
-            encoded = encode_runs(runs, now_ms, CODEC_IDS[self._config.compression])
-            return self._add_encoded(encoded, level, deadline)
-        records, newest = kernels.active.stamp(runs[0].records, now_ms)
-        writer = self._writer or self._open_by(deadline, level)
-        receipt = Receipt(self, -1, -1, newest, level)
-        future = writer.add_run(receipt, records, runs[0].charged, level, deadline)
-        if future is None:
-            self._tell_listeners()
-        return receipt, future
-
-    def _submit_batches(
-        self, raw: object, ack: Ack | None, deadline: float, control: bool = False
-    ) -> Submitted:
-        level = self._check_ack(ack)
-        batches = admit_batches(raw, self._config.max_batch_bytes, control=control)
-        if self._settings.config.compact:
-            check_batch_keys(batches)
-        return self._add_encoded(batches, level, deadline)
 
     def _add_encoded(
         self, batches: list[tuple[memoryview, BatchInfo]], level: Ack, deadline: float

@@ -148,10 +148,7 @@ class ReadablePartition:
     def bounds(self, start: int | None, stop: int | None, visibility: Visibility) -> tuple[int, int]:
         """The first offset and the one after the last that `records` is about."""
         check_visibility(visibility)
-        state, _, follower = self._load()
-        self._check_not_deleted()
-        follower.refresh()
-        self._check_not_deleted()  # again: the look at the chain may have shown it
+        state, _, _ = self._followed()
         low, mark = state.low, state.high_watermark(visibility)
         if start is not None:
             check_offset(start)
@@ -201,11 +198,7 @@ class ReadablePartition:
         """As `PartitionLog.offset_for_timestamp`."""
         if not isinstance(ms, int) or isinstance(ms, bool):
             raise TypeError(f"a timestamp is an int, in milliseconds, not {type(ms).__name__}")
-        self._check_not_deleted()
-        _, reader, follower = self._load()
-        follower.refresh()
-        self._check_not_deleted()  # again: the look at the chain may have shown it
-        return reader.first_at(ms)
+        return self._followed()[1].first_at(ms)
 
     @property
     def is_compacted(self) -> bool:
@@ -325,6 +318,14 @@ class ReadablePartition:
                 self._loaded[0].complete(self._chain.load())
                 self._knows_end_only = False
             return self._loaded
+
+    def _followed(self) -> Loaded:
+        """Loaded, and as the store says now."""
+        self._check_not_deleted()
+        loaded = self._load()
+        loaded[2].refresh()
+        self._check_not_deleted()  # again: the look at the chain may have shown it
+        return loaded
 
     def _load_end(self, tail: ChainTail) -> None:
         """Enough to write: where the chain ends."""
