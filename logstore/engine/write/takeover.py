@@ -10,8 +10,10 @@ the fence itself, so they are durable again in the same commit, at their old off
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
 
 from logstore.config import TakeOver
 from logstore.engine.chain.chain import Chain, LostRace
@@ -29,7 +31,6 @@ from logstore.engine.write.reservation import RESERVATION
 from logstore.engine.write.wal.wal import WalPart
 from logstore.errors import (
     Indeterminate,
-    LogStoreError,
     StoreError,
     StoreUnavailable,
     UnknownTopic,
@@ -40,6 +41,8 @@ from logstore.format.stored.entry import ClaimKey, fence_row
 from logstore.format.stored.extras import Extras
 from logstore.format.stored.lane_checkpoint import Moved
 from logstore.format.stored.segment import SegmentFlags, SegmentHeader, WriterMode, build_segment
+
+T = TypeVar("T")
 
 
 def take_over(
@@ -61,7 +64,7 @@ def take_over(
     """
     deadline = runtime.clock.monotonic() + timeout
     if lane is not None:
-        _enter(runtime, chain, lane, may_stop, deadline)
+        _insist(runtime, chain, deadline, partial(lane.enter, may_stop))
     while True:
         tail = state.tail
         if tail.deleted:
@@ -90,17 +93,6 @@ def take_over(
         is_last = header.end_offset >= tail.start_offset
         if _commit(runtime, chain, state, header, replay, deadline, lane if is_last else None) and is_last:
             return
-
-
-def _enter(runtime: Runtime, chain: Chain, lane: Lane, may_stop: TakeOver, deadline: float) -> None:
-    failures = 0
-    while True:
-        try:
-            lane.enter(may_stop)
-            return
-        except StoreError as error:
-            failures += 1
-            _wait_or_raise(runtime, chain, error, failures, deadline)
 
 
 def _fence(runtime: Runtime, tail: ChainTail, replay: Sequence[EncodedBatch], reserve: bool) -> SegmentHeader:
@@ -137,25 +129,17 @@ def _commit(
         lane.begin(key, header.seq + 1, header.end_offset, header.reserved_until)
     extras = Extras(owner=runtime.presence.show().pack(), claim=claim)
     data, summary = build_segment(header, replay, extras)
-    failures = 0
-    while True:
-        try:
-            chain.commit(header, data)
-        except LostRace:
-            catch_up(chain, state, by_owner=True)
-            return False
-        except LogStoreError as error:
-            if not isinstance(error, StoreError):
-                raise
-            failures += 1
-            _wait_or_raise(runtime, chain, error, failures, deadline)
-        else:
-            if _is_stale(chain, state, header):
-                return False
-            added = state.add_committed([Link(summary, len(data), extras)], by_owner=True)
-            assert added, "nobody but the owner moves the tail"
-            state.tell_listeners()
-            return True
+    try:
+        _insist(runtime, chain, deadline, partial(chain.commit, header, data))
+    except LostRace:
+        catch_up(chain, state, by_owner=True)
+        return False
+    if _is_stale(chain, state, header):
+        return False
+    added = state.add_committed([Link(summary, len(data), extras)], by_owner=True)
+    assert added, "nobody but the owner moves the tail"
+    state.tell_listeners()
+    return True
 
 
 def _transfer(
@@ -170,28 +154,25 @@ def _transfer(
 ) -> bool:
     """The chain goes on in another's lane: let it go on in ours, with the entry that ends that claim. False if there is more
     to judge, or the claim has ended already."""
-    tail, failures = state.tail, 0
+    tail = state.tail
     assert tail.claim is not None
     key = ClaimKey(chain.paths.prefix, tail.epoch)
     ahead = RESERVATION if reserve else 0
-    since, next_seq, end = tail.claim.since, tail.next_seq, tail.end_offset
+    from_lane, since, next_seq, end = tail.claim.lane, tail.claim.since, tail.next_seq, tail.end_offset
     wanted = Wanted(key, since, next_seq, end, tail.reserved_until, judged, ahead)
-    while True:
+
+    def take() -> Taken | None:
+        left = waitable(deadline - runtime.clock.monotonic())
         try:
-            taken = lane.claiming.take(tail.claim.lane, wanted).result(
-                waitable(deadline - runtime.clock.monotonic())
-            )
+            return lane.claiming.take(from_lane, wanted).result(left)
         except TimeoutError:
-            error: StoreError = Indeterminate(f"{chain.paths}: the store has not answered yet")
-        except StoreError as found:
-            error = found
-        else:
-            if taken is not None:
-                go_on_behind(chain, state, taken)
-                lane.claiming.taken(taken.moved.fence)
-            return taken is not None
-        failures += 1
-        _wait_or_raise(runtime, chain, error, failures, deadline)
+            raise Indeterminate(f"{chain.paths}: the store has not answered yet") from None
+
+    taken = _insist(runtime, chain, deadline, take)
+    if taken is not None:
+        go_on_behind(chain, state, taken)
+        lane.claiming.taken(taken.moved.fence)
+    return taken is not None
 
 
 def claim_ahead(runtime: Runtime, chain: Chain, state: PartitionState, lane: Lane) -> Future[Taken | None]:
@@ -230,16 +211,14 @@ def _end_claim(runtime: Runtime, chain: Chain, state: PartitionState, judged: by
     found by that, or another owner of the lane."""
     before = state.tail
     assert before.claim is not None
-    failures = 0
-    while True:
-        try:
-            owner = runtime.presence.show().pack()
-            has_ended = chain.end_claim(before, runtime.new_id, runtime.clock.now_ms(), owner, judged)
-            catch_up(chain, state, by_owner=True)
-            return state.tail != before or not has_ended
-        except StoreError as error:
-            failures += 1
-            _wait_or_raise(runtime, chain, error, failures, deadline)
+
+    def end() -> bool:
+        owner = runtime.presence.show().pack()
+        has_ended = chain.end_claim(before, runtime.new_id, runtime.clock.now_ms(), owner, judged)
+        catch_up(chain, state, by_owner=True)
+        return state.tail != before or not has_ended
+
+    return _insist(runtime, chain, deadline, end)
 
 
 def _is_stale(chain: Chain, state: PartitionState, header: SegmentHeader) -> bool:
@@ -255,15 +234,22 @@ def _is_stale(chain: Chain, state: PartitionState, header: SegmentHeader) -> boo
     return False
 
 
-def _wait_or_raise(runtime: Runtime, chain: Chain, error: StoreError, failures: int, deadline: float) -> None:
-    # Without permission, or without a bucket, trying again is only a slow way to fail.
-    hopeless = isinstance(error, StoreUnavailable) and not error.retriable
-    if hopeless or not runtime.back_off(failures, deadline):
-        doubt = (
-            " (the fence itself may or may not exist; that does no harm)"
-            if isinstance(error, Indeterminate)
-            else ""
-        )
-        raise StoreUnavailable(
-            f"{chain.paths}: the writer could not be opened, nothing was appended{doubt}: {error}"
-        ) from error
+def _insist(runtime: Runtime, chain: Chain, deadline: float, attempt: Callable[[], T]) -> T:
+    """What `attempt` gives, which is made again after an error of the store, until the deadline."""
+    failures = 0
+    while True:
+        try:
+            return attempt()
+        except StoreError as error:
+            failures += 1
+            # Without permission, or without a bucket, trying again is only a slow way to fail.
+            hopeless = isinstance(error, StoreUnavailable) and not error.retriable
+            if hopeless or not runtime.back_off(failures, deadline):
+                doubt = (
+                    " (the fence itself may or may not exist; that does no harm)"
+                    if isinstance(error, Indeterminate)
+                    else ""
+                )
+                raise StoreUnavailable(
+                    f"{chain.paths}: the writer could not be opened, nothing was appended{doubt}: {error}"
+                ) from error
