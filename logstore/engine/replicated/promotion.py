@@ -35,15 +35,12 @@ def fence(
     wait = runtime.config.append_timeout if timeout is None else timeout
     deadline, failures = runtime.clock.monotonic() + wait, 0
     header: SegmentHeader | None = None
-    lost = stale = False
+    go_on: Callable[[], object] | None = None
     while True:
         try:
-            if lost:
-                advance()
-                header, lost = None, False
-            if stale:
-                rejoin()
-                header, stale = None, False
+            if go_on is not None:
+                go_on()
+                header = go_on = None
             if header is None:
                 upper = max(0, cursor.tail.source_upper)
                 header = cursor.header(0, SegmentFlags.FENCE)
@@ -51,9 +48,9 @@ def fence(
             cursor.commit(header, *build_segment(header, []))
             return
         except LostRace:
-            lost = True
+            go_on = advance
         except StalePlace:
-            stale = True
+            go_on = rejoin
         except StoreError as error:
             failures += 1
             if not runtime.back_off(failures, deadline):
