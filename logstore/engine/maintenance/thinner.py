@@ -72,7 +72,6 @@ class Thinned:
 
     batches: list[EncodedBatch] = field(default_factory=list)
     removed: int = 0
-    kept: int = 0
 
 
 class Thinner:
@@ -217,7 +216,6 @@ class Thinner:
                 if keep is None:
                     keep, area = next(looked_up)
                 count = int(keep.sum())
-            left.kept += count
             left.removed += info.count - count
             if count and info.is_transactional:
                 self._kept[info.producer_id] = info.base_offset

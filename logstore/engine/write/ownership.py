@@ -88,11 +88,6 @@ def check_may_adopt(lane: str, document: bytes, take_over: TakeOver) -> None:
         )
 
 
-def owner_of(tail: ChainTail) -> Owner | None:
-    """None if nothing is known of it, as where an older release has written."""
-    return _parsed(tail.owner)
-
-
 def _liveness_of(owner: Owner) -> Liveness:
     """The kernel is not asked again about a process that has ended: many partitions had the same owner."""
     if owner in _ENDED:
