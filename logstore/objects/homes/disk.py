@@ -78,12 +78,17 @@ def write_all(disk: Disk, descriptor: int, data: memoryview) -> None:
 def read_all(disk: Disk, path: Path) -> bytes:
     descriptor = disk.open(path, os.O_RDONLY)
     try:
-        size, data = disk.fstat(descriptor).st_size, b""
-        while more := disk.pread(descriptor, size - len(data), len(data)):
-            data = data + more if data else more
-        return data
+        return pread_all(disk, descriptor, disk.fstat(descriptor).st_size, 0)
     finally:
         let_go(disk, descriptor)
+
+
+def pread_all(disk: Disk, descriptor: int, size: int, start: int) -> bytes:
+    """So many bytes, or fewer if the file ends before: Linux moves at most 2 GiB in one call."""
+    data = disk.pread(descriptor, size, start)
+    while len(data) < size and (more := disk.pread(descriptor, size - len(data), start + len(data))):
+        data += more
+    return data
 
 
 def let_go(disk: Disk, descriptor: int) -> None:

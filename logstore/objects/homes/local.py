@@ -50,6 +50,7 @@ from logstore.objects.homes.disk import (
     Folders,
     fsync_folder,
     let_go,
+    pread_all,
     write_all,
 )
 from logstore.objects.homes.local_list import walk
@@ -122,14 +123,11 @@ class LocalStore:
             try:
                 size = disk.fstat(descriptor).st_size
                 first, last = resolve(start, end, size)
-                data = disk.pread(descriptor, last - first, first)
-                while len(data) < last - first:  # Linux moves at most 2 GiB in one call
-                    more = disk.pread(descriptor, last - first - len(data), first + len(data))
-                    if not more:
-                        raise Determinate(
-                            f"{key}: the file shrank while it was read, from {size} bytes; read it again"
-                        )
-                    data += more
+                data = pread_all(disk, descriptor, last - first, first)
+                if len(data) < last - first:
+                    raise Determinate(
+                        f"{key}: the file shrank while it was read, from {size} bytes; read it again"
+                    )
                 return data
             finally:
                 let_go(disk, descriptor)
