@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 
+from logstore.layout.paths import refusal
+
 GROUPS_PREFIX = "groups/"
-GROUP_NAME_MAX = 249
 SLOTS_MAX = 100_000
-_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _SLOT = re.compile(r"groups/[A-Za-z0-9._-]+/slots/(\d{5})", re.ASCII)
 
 
@@ -21,11 +21,8 @@ def check_group_name(name: object) -> str:
     """The name itself, if it can be a key here."""
     if not isinstance(name, str):
         raise TypeError(f"a group's name is a str, not {type(name).__name__}")
-    if name in ("", ".", "..") or len(name) > GROUP_NAME_MAX or _NAME.fullmatch(name) is None:
-        raise ValueError(
-            f"{name[:80]!r} is no name for a group: use 1 to {GROUP_NAME_MAX} of the characters "
-            "A-Z a-z 0-9 '.' '_' '-', and not '.' or '..' alone"
-        )
+    if (why := refusal(name)) is not None:
+        raise ValueError(f"{name[:80]!r} is no name for a group: {why}")
     return name
 
 

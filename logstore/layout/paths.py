@@ -43,8 +43,8 @@ LANES_PREFIX = "lanes/"
 PENDING_WINDOW = 256
 """In how many places, from the one where it was born, a pending append may be stored: the same in every release."""
 
-TOPIC_NAME_MAX = 249  # Kafka's limit; also keeps a file name below 255 bytes
-_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_NAME_MAX = 249  # Kafka's limit; also keeps a file name below 255 bytes
+_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _MERGED_NAME = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})\.seg", re.ASCII)
 BORN_IN_LANE = "l"
 BIRTH_LANE = "born-"
@@ -60,12 +60,16 @@ def check_topic_name(name: object) -> str:
     """The name itself, if it can be a key here and a topic in Kafka."""
     if not isinstance(name, str):
         raise InvalidTopicName(f"a topic name is a str, not {type(name).__name__}")
-    if name in ("", ".", "..") or len(name) > TOPIC_NAME_MAX or _TOPIC_NAME.fullmatch(name) is None:
-        raise InvalidTopicName(
-            f"{name[:80]!r} is no topic name: use 1 to {TOPIC_NAME_MAX} of the characters "
-            "A-Z a-z 0-9 '.' '_' '-', and not '.' or '..' alone"
-        )
+    if (why := refusal(name)) is not None:
+        raise InvalidTopicName(f"{name[:80]!r} is no topic name: {why}")
     return name
+
+
+def refusal(name: str) -> str | None:
+    """What is wrong with it as a name that people choose; None if nothing is."""
+    if name not in (".", "..") and len(name) <= _NAME_MAX and _NAME.fullmatch(name):
+        return None
+    return f"use 1 to {_NAME_MAX} of the characters A-Z a-z 0-9 '.' '_' '-', and not '.' or '..' alone"
 
 
 def is_internal(topic: str) -> bool:
