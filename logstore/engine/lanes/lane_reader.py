@@ -334,6 +334,9 @@ class LaneReader:
                     and (found := state.moved_of(one.key)) is not None
                     and (found.claim.lane, found.owner) == (successor.lane, owner)
                 }
+                doubtful.difference_update(
+                    one.key for one in wanted if one.key not in moved and state.is_left(one.key)
+                )
                 rows = {one.key: fence for one in wanted if (fence := fence_for(state, one)) is not None}
                 if is_guess and not rows:  # nothing to put there, so it would stay a guess
                     state, is_guess = None, False
@@ -343,10 +346,11 @@ class LaneReader:
                 seq = state.next_seq
                 header = EntryHeader(EntryKind.TRANSFER, seq, new_id(), state.edge, now_ms, known_until=seq)
                 data, entry = build_transfer(header, list(rows.values()), successor, owner)
+                tried = rows.keys() - doubtful
                 try:
                     with doubts:
                         if rows:
-                            doubtful |= rows.keys()
+                            doubtful.update(tried)
                             known.log.commit(header, data)
                         lows = known.lows_unless_split(began, seq if rows else None)
                         if lows is not None:
@@ -354,7 +358,7 @@ class LaneReader:
                                 state.take(entry)
                                 known.ours_until = state.next_seq
                                 moved |= {key: Moved(row, successor, owner) for key, row in rows.items()}
-                            doubtful -= moved.keys()
+                            doubtful.difference_update(moved)
                             known.took((key.prefix for key in moved), state, read_at, seq)
                             return {
                                 one.key: Taken(
@@ -367,7 +371,9 @@ class LaneReader:
                             }
                         known.state = None
                 except LaneRace:
-                    doubtful -= rows.keys()
+                    doubtful.difference_update(
+                        tried
+                    )  # the winner may be an earlier try of ours, of the others
                     if not is_guess:
                         asking.outrun(seq, rows, state.owner)
                 state, is_guess = None, False

@@ -169,10 +169,10 @@ def _transfer(
             raise Indeterminate(f"{chain.paths}: the store has not answered yet") from None
 
     taken = _insist(runtime, chain, deadline, take)
-    if taken is not None:
-        go_on_behind(chain, state, taken)
-        lane.claiming.taken(taken.moved.fence)
-    return taken is not None
+    if taken is None or not lane.claiming.taken(taken.moved.fence):
+        return False
+    go_on_behind(chain, state, taken)
+    return True
 
 
 def claim_ahead(runtime: Runtime, chain: Chain, state: PartitionState, lane: Lane) -> Future[Taken | None]:

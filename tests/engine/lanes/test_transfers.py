@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore.config import Ack
 from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.write.lanes import lane_checkpoints
 from logstore.errors import Fenced, OutcomeUnknown, PartitionInUse, StoreUnavailable, UnknownTopic
@@ -15,7 +16,7 @@ from logstore.format.stored.entry import Entry, EntryKind
 from logstore.layout.catalog import BORN_VERSION
 from logstore.layout.paths import LANES_PREFIX, LanePaths, catalog_key, is_birth_lane
 from logstore.objects import LocalStore, MemoryStore, ObjectStore
-from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
+from logstore.testing import Delivery, Fault, FaultyStore, GatedStore, ManualClock
 from tests.support.engine.harness import background, crash, open_store, pairs, running, until
 from tests.support.engine.other_process import OtherProcess
 from tests.support.lanes.entries import seen
@@ -220,6 +221,45 @@ def test_N04_a_claim_in_doubt_is_settled(fault: Fault, where: str) -> None:
         futures = [topic.partition(number).submit(b"a") for number in range(1, 8)]
         assert [future.result(PATIENCE_S).offset for future in futures] == [0] * 7
     assert [seen(objects, number) for number in range(8)] == [[(0, b"a")]] * 8
+
+
+@pytest.mark.parametrize("ack", ["durable", "buffered"])
+def test_N04_C05_a_claim_that_meets_an_earlier_try_of_its_own_is_committed(ack: Ack) -> None:
+    """The first try was not answered, and lands right before the second one, in its place. Nothing is said to be lost."""
+    objects = MemoryStore()
+    faulty = FaultyStore(objects)
+    gated = GatedStore(faulty)
+    with running(gated, ManualClock(), lanes=1) as store:
+        log = store.create_topic("t").partition(0)
+        faulty.fail("put", with_=Delivery.LATE)
+        with gated.hold("put", prefix="lanes/born") as gate:
+            first = background(log.append, b"x", ack=ack)
+            gate.wait_held(PATIENCE_S)
+            gate.release(1)
+            gate.wait_held(PATIENCE_S)
+            faulty.deliver()
+            gate.open()
+        assert first.result(PATIENCE_S).offset == 0
+        assert (log._internal.epoch, log.lost_ranges()) == (1, [])
+    assert seen(objects) == [(0, b"x")]
+
+
+@pytest.mark.parametrize("ack", ["durable", "buffered"])
+def test_N04_C05_a_claim_that_nobody_could_look_for_is_found_by_a_later_try(ack: Ack) -> None:
+    """It stands; its answer was lost, and nothing could be read until it was tried again. Nothing is said to be lost."""
+    objects = MemoryStore()
+    faulty = FaultyStore(objects)
+    with running(faulty, lanes=1, probe_interval=0.01) as store:
+        log = store.create_topic("t").partition(0)
+        faulty.fail("put", with_=Fault.LOSE_ANSWER, prefix="lanes/born")
+        unread = faulty.fail("get", prefix="lanes/born", times=None)
+        first = background(log.append, b"x", ack=ack)
+        claiming = store._lanes._lanes[0].claiming
+        until(lambda: claiming.last_error is not None)
+        faulty.remove(unread)
+        assert first.result(PATIENCE_S).offset == 0
+        assert (log._internal.epoch, log.lost_ranges()) == (1, [])
+    assert seen(objects) == [(0, b"x")]
 
 
 def test_N04_killed_at_any_request_of_opening_the_next_one_goes_on() -> None:

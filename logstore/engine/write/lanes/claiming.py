@@ -70,10 +70,12 @@ class Claiming:
             self._runtime.spawn_or_run("claim", self._run)
         return asked.outcome
 
-    def taken(self, fence: Part) -> None:
-        """It is committed, perhaps behind parts that were not known before."""
+    def taken(self, fence: Part) -> bool:
+        """It is committed, perhaps behind parts that were not known before. Whether it goes on, as far as was met."""
         with self._book.lock:
-            self._book.known.begun_at(fence.claim, fence.seq + 1, fence.end_offset, fence.reserved_until)
+            known = self._book.known
+            known.begun_at(fence.claim, fence.seq + 1, fence.end_offset, fence.reserved_until)
+            return not known.is_left(fence.claim)
 
     def decided(self, writer: Flushed, former: ClaimKey) -> None:
         """What became of the claim that a writer was made ahead of, which was to be `former`: it is committed; or another
