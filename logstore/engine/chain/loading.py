@@ -57,14 +57,16 @@ class Loader:
             view = ChainView(empty, 0, tail, manifest_damaged=True)
         listed, superseded = self.listed(view.tail.next_seq, with_merged=not view.manifest_version)
         view.superseded = tuple(stored.info.key for stored in superseded)
-        assembly = Assembly(view)
+        assembly, known_until = Assembly(view), 0
         for stored, link in zip(listed, self._links(listed), strict=True):
             self._add_parts(view, stored.first)
             if not view.manifest_damaged:
-                unlisted = self._unlisted(view.tail.next_seq, stored.first)
+                # Not by the tail alone: what was collected, or cannot be read, does not move it.
+                unlisted = self._unlisted(max(known_until, view.tail.next_seq), stored.first)
                 for one, missed in zip(unlisted, self._links(unlisted), strict=True):
                     assembly.add(one, missed)
             assembly.add(stored, self._claim_at(view, stored, link) or link)
+            known_until = stored.last + 1
         self._add_parts(view, None)
         assembly.finish()
         return view

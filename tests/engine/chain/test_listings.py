@@ -11,6 +11,7 @@ import pytest
 import logstore
 from logstore.engine.memory.catch_up import reload
 from logstore.errors import CorruptData
+from logstore.format.stored.segment import SegmentHeader, collected
 from logstore.objects import MemoryStore
 from logstore.objects.protocol import ObjectInfo
 from logstore.testing import FaultyStore
@@ -36,25 +37,32 @@ def filled(store: logstore.Store, count: int) -> logstore.PartitionLog:
     return log
 
 
+def leave_out(objects: Leaky, log: logstore.PartitionLog, *places: int) -> None:
+    objects.left_out = {log._internal.paths.segment(seq) for seq in places}
+    assert all(objects.head(key) for key in objects.left_out)
+
+
 def whole(count: int) -> list[tuple[int, bytes]]:
     return [(number, b"%d" % number) for number in range(count)]
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L20_a_reader_that_opens_meanwhile_misses_no_record() -> None:
     objects = Leaky()
     with open_store(objects) as store:
         log = filled(store, 10)
-        objects.left_out = {log._internal.paths.segment(seq) for seq in (1, 4, 5)}
+        leave_out(objects, log, 1, 4, 5)
         with open_store(objects, writer="read_only") as other:
             assert pairs(other.topic("t").partition(0)) == whole(10)
 
 
+@pytest.mark.usefixtures("own_chain")
 def test_L11_the_writers_own_look_at_the_store_hides_nothing_that_was_acked() -> None:
     """Maintenance looks again which objects hold the records; the guess at what a missing one held took their place."""
     objects = Leaky()
     with open_store(objects) as store:
         log = filled(store, 10)
-        objects.left_out = {log._internal.paths.segment(seq) for seq in (4, 5)}
+        leave_out(objects, log, 4, 5)
         reload(log._internal._chain, log._internal.state)
         assert pairs(log) == whole(10)
         assert log._internal.state.segments.is_complete
@@ -83,6 +91,23 @@ def test_L21_a_wide_gap_costs_no_request_for_each_that_is_missing() -> None:
     with open_store(counted, writer="read_only") as other:
         assert pairs(other.topic("t").partition(0), stop=3) == whole(3)
     assert len(counted.calls) < 50
+
+
+@pytest.mark.parametrize("left", ["collected", "unreadable"])
+def test_L21_places_without_records_are_looked_at_once_each(left: str) -> None:
+    """Of a chain whose beginning was collected, or is damaged, and whose manifest is gone. They do not move the end that is
+    known, so each was asked for again before the next one."""
+    objects = MemoryStore()
+    with open_store(objects, writer="shared") as store:
+        log = filled(store, 40)
+        keys = [log._internal.paths.segment(seq) for seq in range(30)]
+    for key in keys:
+        header = SegmentHeader.parse(objects.get(key))
+        objects.put(key, collected(header) if left == "collected" else b"not a segment")
+    counted = FaultyStore(objects)
+    with open_store(counted, writer="read_only") as other:
+        assert pairs(other.topic("t").partition(0), start=30) == whole(40)[30:]
+    assert len(counted.calls) < 300, "the store was looked at twice, because something is missing"
 
 
 class Together(FaultyStore):
