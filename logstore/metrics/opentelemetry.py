@@ -23,6 +23,7 @@ from logstore.metrics.catalogue import FAMILIES
 from logstore.metrics.numbers import Numbers, Sources, families
 from logstore.metrics.tracing import StoreTracing
 from logstore.objects.wrappers.metered import LATENCY_BOUNDS_S, Request
+from logstore.objects.wrappers.slices import whole
 
 _SAME_LOOK_S = 0.5
 _SCOPE = "logstore"
@@ -146,10 +147,13 @@ class Instrumentation(Observer):
     def local_ack(self, topic: str, partition: int, seconds: float) -> None:
         self._local_ack_seconds.record(seconds, self._labels(topic, partition))
 
-    def stored(self, topic: str, partition: int, done: FlushDone, *, in_lane: bool = False) -> None:
+    def flush_entry(self, key: str) -> AbstractContextManager[Flush]:
+        return self._tracing.flush_entry(key)
+
+    def stored(self, topic: str, partition: int, done: FlushDone, slice_key: str | None = None) -> None:
         labels = self._labels(topic, partition)
-        if in_lane:
-            self._tracing.stored_in_lane(topic, partition, done)
+        if slice_key is not None:
+            self._tracing.stored_in_entry(topic, partition, done, whole(slice_key))
         if done.seconds is not None:
             self._flush_seconds.record(done.seconds, labels)
         if done.waited is not None:

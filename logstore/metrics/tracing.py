@@ -2,8 +2,9 @@
 
 An append is a span of its caller's trace (`send orders`), and its context goes along in the record's headers, where whoever
 reads the record finds it (`logstore.metrics.context_of`). A flush (`flush orders`) runs later, for many appends at once, so
-it is a trace of its own that links to them; the requests it makes are its children. A read (`receive orders`) has the
-requests that it makes as its children.
+it is a trace of its own that links to them; the requests it makes are its children. What goes through a lane is stored for
+many partitions at a time: `flush lane` is the upload, with its requests and a `flush orders` for each partition below it. A
+read (`receive orders`) has the requests that it makes as its children.
 
 A partition is traced by replacing the methods of that one object: where nobody traces, an append does not even ask. What is
 remembered until the next flush is bounded: at most `LINKS_MAX` appends for each partition.
@@ -21,9 +22,18 @@ from typing import Any
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    set_span_in_context,
+)
 
-from logstore.engine.host.counters import Flush, FlushDone
+from logstore.engine.host.counters import UNOBSERVED, Flush, FlushDone
 from logstore.engine.memory.results import Receipt
 from logstore.engine.partition.internal import Partition
 from logstore.engine.write.admission import Run
@@ -57,6 +67,9 @@ class StoreTracing:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._partitions: dict[tuple[str, int], _TracedPartition] = {}
+        self._lock = threading.Lock()  # guards the entries
+        self._entries: dict[str, SpanContext] = {}
+        """The last `LINKS_MAX` uploads of lanes, by key."""
 
     def opened(self, partition: Partition) -> None:
         """From now on its appends and reads are spans."""
@@ -69,6 +82,7 @@ class StoreTracing:
         for traced in self._partitions.values():
             traced.stop()
         self._partitions.clear()
+        self._entries.clear()
 
     @contextmanager
     def flush(self, topic: str, partition: int) -> Iterator[Flush]:
@@ -81,12 +95,30 @@ class StoreTracing:
             traced = self._partitions.get((topic, partition))
             yield _TracedFlush(span, traced.appended if traced is not None else deque())
 
-    def stored_in_lane(self, topic: str, partition: int, done: FlushDone) -> None:
-        """The upload is a span of the lane, for many partitions; this one says what of this partition was in it."""
+    @contextmanager
+    def flush_entry(self, key: str) -> Iterator[Flush]:
+        """Around one upload of a lane's entry."""
+        with self._tracer.start_as_current_span(
+            "flush lane",
+            Context(),
+            attributes={"messaging.system": "logstore", "logstore.key": key},
+            set_status_on_exception=True,
+        ) as span:
+            with self._lock:
+                self._entries[key] = span.get_span_context()
+                if len(self._entries) > LINKS_MAX:
+                    del self._entries[next(iter(self._entries))]
+            yield UNOBSERVED
+
+    def stored_in_entry(self, topic: str, partition: int, done: FlushDone, key: str) -> None:
+        """What of this partition was in an upload of a lane: a child of that."""
+        with self._lock:
+            uploaded = self._entries.get(key)
+        above = Context() if uploaded is None else set_span_in_context(NonRecordingSpan(uploaded), Context())
         now = time_ns()
         began = now - int((done.seconds or 0.0) * 1e9)
         attributes = _attributes(topic, partition, "flush")
-        span = self._tracer.start_span(f"flush {topic}", Context(), attributes=attributes, start_time=began)
+        span = self._tracer.start_span(f"flush {topic}", above, attributes=attributes, start_time=began)
         traced = self._partitions.get((topic, partition))
         _TracedFlush(span, traced.appended if traced is not None else deque()).done(done)
         span.end(now)

@@ -132,8 +132,12 @@ class Observer:
         """Around one upload."""
         return _UNOBSERVED
 
-    def stored(self, topic: str, partition: int, done: FlushDone, *, in_lane: bool = False) -> None:
-        """A segment was committed; `in_lane`: together with others, by an upload that is said to be of the lane."""
+    def flush_entry(self, key: str) -> AbstractContextManager[Flush]:
+        """Around one upload of a lane's entry, for many partitions."""
+        return _UNOBSERVED
+
+    def stored(self, topic: str, partition: int, done: FlushDone, slice_key: str | None = None) -> None:
+        """A segment was committed; `slice_key`: as this slice of a lane's entry."""
 
     def local_ack(self, topic: str, partition: int, seconds: float) -> None:
         """Local acks were given, and so long did the oldest append wait for its own."""

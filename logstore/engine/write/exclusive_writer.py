@@ -305,7 +305,7 @@ class ExclusiveWriter(ExclusiveAppends):
         self._counted.flushed(done)
         self.stats.progressed(now)
         self._ask_for_flush()
-        return _new_tuple(Committed, (done, released, waited))
+        return _new_tuple(Committed, (done, released, waited, link.key))
 
     def committed(self, done: Committed) -> None:
         """What is done without the lock, before those who waited are told."""
@@ -314,7 +314,7 @@ class ExclusiveWriter(ExclusiveAppends):
         if done.local_wait_s is not None:
             self._tell_local_ack(done.local_wait_s)
         paths = self._chain.paths
-        self._runtime.observer.stored(paths.topic, paths.partition, done.done, in_lane=self._lane is not None)
+        self._runtime.observer.stored(paths.topic, paths.partition, done.done, done.slice_key)
 
     def acked(self, released: list[Released]) -> None:
         """Tell those who waited."""

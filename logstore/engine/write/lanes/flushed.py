@@ -22,11 +22,13 @@ Released = tuple[Future[Receipt], Receipt]
 
 
 class Committed(NamedTuple):
-    """What there is to do once a window is committed. `local_wait_s`: how long the oldest `local` ack took."""
+    """What there is to do once a window is committed. `local_wait_s`: how long the oldest `local` ack took. `slice_key`: of
+    a lane's entry, if it is in one."""
 
     done: FlushDone
     released: list[Released]
     local_wait_s: float | None
+    slice_key: str | None
 
 
 class Atomic(Protocol):

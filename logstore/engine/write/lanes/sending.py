@@ -90,8 +90,8 @@ class Sending:
             self._ended(sender, upload, Fate.GIVEN_UP)
             return
         try:
-            with runtime.observer.flush(str(self._book), 0):
-                header, is_first = upload.entry.header, not upload.failures
+            header, is_first = upload.entry.header, not upload.failures
+            with runtime.observer.flush_entry(upload.log.paths.entry(header.seq)):
                 upload.log.commit(header, upload.data, caller_looks=is_first)  # `Meeting` looks
         except LaneRace:
             fate = Fate.LOST
