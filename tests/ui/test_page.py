@@ -93,6 +93,21 @@ def test_O02_the_marks_move_while_a_producer_runs(page: Any, store: logstore.Sto
     page.wait_for_function("() => document.querySelector('#rate polyline').getAttribute('points') !== ''")
 
 
+def test_O02_what_was_stored_long_ago_and_is_read_now_is_no_throughput(
+    browser: Any, gated: GatedStore
+) -> None:
+    with logstore.open(gated) as before:
+        before.create_topic("orders").append_many([b"x"] * 5000)
+    with logstore.open(gated, writer="read_only") as store, serve(store) as served:
+        with gated.hold("get", prefix="lanes/"):
+            page = shown(browser, served, "#partitions tr[data-partition]")
+            wait_for_events(page, 3)
+        wait_for_mark(page, 0, 3, 5000)
+        wait_for_events(page, 2)
+        assert page.evaluate("Math.max(...S.rates)") == 0
+        page.close()
+
+
 def wait_for_events(page: Any, more: int) -> None:
     """Until the page has been told so many times more how things are."""
     seen = page.evaluate("Number(document.body.dataset.ticks)")
@@ -402,6 +417,19 @@ def test_O02_while_partitions_are_still_being_read_the_page_says_how_many_it_sho
                 "() => document.querySelector('#page').textContent.endsWith('0 read so far')"
             )
         page.wait_for_function("() => document.querySelector('#page').textContent === '50–99 of 120'")
+        page.close()
+
+
+def test_O02_the_partitions_of_another_process_fit_a_laptop(
+    browser: Any, lanes: logstore.Store, gated: GatedStore
+) -> None:
+    """With the owner, whose name is the longest cell."""
+    with logstore.open(gated, writer="read_only") as reader, serve(reader) as served:
+        page = shown(browser, served, 'tr[data-partition="7"]', viewport={"width": 1200, "height": 900})
+        width = (
+            "(s => s.scrollWidth - s.clientWidth)(document.querySelector('section[aria-label=Partitions]'))"
+        )
+        assert page.evaluate(width) == 0
         page.close()
 
 
