@@ -75,6 +75,23 @@ def test_a_topic_is_not_copied_onto_itself_however_its_store_is_named(
         assert records_of(same) == before
 
 
+def test_a_copy_is_not_copied_back_onto_what_it_was_made_from_nor_over_another_one(
+    url: str, target: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every record would be there twice, and `mirror` would carry them over again."""
+    fill(url)
+    assert main(["cp", "t", "--to", target]) == 0
+    before = records_of(url)
+    assert main(["cp", "t", "--store", target, "--to", url]) == 2
+    assert "offsets that are no copy" in capfd.readouterr().err
+    assert records_of(url) == before
+    other = str(tmp_path / "other")
+    fill(other, 4)
+    assert main(["cp", "t", "--store", other, "--to", target]) == 2
+    assert "it is a copy of another topic" in capfd.readouterr().err
+    assert records_of(target) == before
+
+
 def test_cp_keeps_every_setting_and_goes_on_behind_a_compacted_copy(
     url: str, target: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,7 @@
 """Copy a topic into another store, or under another name. Run again, it copies what has come since.
 
 Keys, values, headers and timestamps are the same; offsets are, too, if the source begins at 0 and has lost nothing. What was
-interrupted goes on exactly where it was: nothing is stored twice.
+interrupted goes on exactly where it was: nothing is stored twice. A topic that holds anything but a copy is refused.
 """
 
 from __future__ import annotations
