@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +172,38 @@ def test_T03_fields_that_a_table_cannot_have_leave_their_values_raw_and_keep_no_
         given = pa.schema([("x.y", pa.int64()), ("x", pa.struct([("y", pa.int64())]))])
         with pytest.raises(ValueError, match="the table cannot have these columns"):
             Materializer(topic, where, schema=given).run_once()
+
+
+@pytest.mark.parametrize("depth", [20, 60, 110, 900, 1100])
+def test_T03_what_is_nested_deeper_than_tables_can_be_stays_raw_and_harms_no_table(
+    store: logstore.Store, where: str, depth: int
+) -> None:
+    """delta-rs took a column of 60 structs in each other, and never loaded the table again."""
+    lists = b'{"l": %s1%s}' % (b"[" * depth, b"]" * depth)
+    objects = b'{"o":' * depth + b"1" + b"}" * depth
+    topic = store.create_topic("orders")
+    copier = Materializer(topic, where, schema="infer")
+    for value in (lists, objects, b'{"id": 1}'):
+        topic.append(value)
+        assert copier.run_once().behind == 0
+    ids, raw = sorted_rows(where, "id", "value_raw")
+    assert ids == [None, None, 1]
+    assert raw == [None, None, None] if depth == 20 else [lists, objects, None]
+
+
+def test_T03_a_value_without_an_end_of_objects_in_objects_does_not_end_the_process() -> None:
+    """It took more than the stack: a record of 100 KB killed whoever inferred columns."""
+    script = """if True:
+        import pyarrow as pa
+        from logstore.lake.rows import values_of
+        deep = [b'{"o":' * 50_000 + b"1" + b"}" * 50_000, b'{"l":' + b"[" * 50_000 + b"]" * 50_000 + b"}"]
+        hidden = b'{"a":"%s","l":%s%s}' % (b"]" * 60_000, b"[" * 50_000, b"]" * 50_000)
+        shallow = b'{"id":1,"t":"%s","many":[%s]}' % (b"[" * 9_000, b",".join([b"{}"] * 3_000))
+        found = values_of("infer").parse(pa.array([*deep, hidden, shallow], pa.binary()))
+        print(found.unparsed, found.columns["id"].to_pylist())
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "3 [None, None, None, 1]"), done.stderr
 
 
 @pytest.mark.parametrize(

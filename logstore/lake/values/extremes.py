@@ -1,14 +1,18 @@
 """Values at the edge of what a column, or its readers, can hold: times that no calendar of Python's has, numbers that lose
-digits as doubles."""
+digits as doubles, objects in objects without an end."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+NESTING_MAX = 1000
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_OPENING, _CLOSING = (np.frombuffer(signs, np.uint8) for signs in (b"[{", b"]}"))
 YEAR_10000_US = 253_402_300_800_000_000
 _YEAR_1_US = -62_135_596_800_000_000
 _DAY_US = 86_400_000_000
@@ -65,6 +69,16 @@ def inexact(array: pa.Array) -> np.ndarray | None:
         return None
     large = np.abs(array.to_numpy(zero_copy_only=False)) >= _EXACT_BELOW
     return large if large.any() else None
+
+
+def is_too_deep(text: str) -> bool:
+    """JSON in which more than `NESTING_MAX` objects and lists are in each other. Arrow makes a type of each, and these call
+    each other: where that takes more than the stack, the process ends without a word."""
+    if text.count("{") + text.count("[") <= NESTING_MAX:
+        return False
+    signs = np.frombuffer(_STRING.sub("", text).encode(), np.uint8)
+    opened = np.isin(signs, _OPENING).astype(np.int64) - np.isin(signs, _CLOSING)
+    return bool(opened.cumsum().max(initial=0) > NESTING_MAX)
 
 
 def up_to_9999(stamps: pa.Array) -> pa.Array:

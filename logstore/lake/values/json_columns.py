@@ -19,13 +19,24 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from logstore.lake.values.column_names import ColumnNames
-from logstore.lake.values.extremes import Judge, beyond_calendars, inexact, rows_with
+from logstore.lake.values.extremes import (
+    NESTING_MAX,
+    Judge,
+    beyond_calendars,
+    inexact,
+    is_too_deep,
+    rows_with,
+)
 from logstore.lake.values.protocol import Parsed
 
 logger = logging.getLogger(__name__)
 
 COLUMNS_MAX = 1000
 """Of an inferred schema, and of fields in one struct: objects whose field names are data would make a column of each."""
+
+DEPTH_MAX = 20
+"""Of an inferred column: lists and structs in each other. delta-rs makes a table whose schema is about 40 deep, and never
+loads it again; Parquet's readers stop at 100, of which a list takes two."""
 
 _ROWS_AT_ONCE = 1 << 12
 """For the parser: it needs some times as much memory as their text."""
@@ -75,7 +86,11 @@ class ValueColumns:
     def parse(self, values: pa.Array) -> Parsed:
         """`values` are binary, or null for a tombstone."""
         text = _texts(values)
-        good = np.asarray(pc.fill_null(pc.starts_with(text, "{"), False))
+        good = np.array(pc.fill_null(pc.starts_with(text, "{"), False))
+        if self._infer:
+            sizes = np.asarray(pc.fill_null(pc.binary_length(text), 0))
+            for number in np.flatnonzero(good & (sizes >= NESTING_MAX)):
+                good[number] = not is_too_deep(text[int(number)].as_py())
         while True:
             known, self._is_complete = self.fields, True
             parts: list[tuple[np.ndarray, pa.Table]] = []
@@ -174,14 +189,16 @@ class ValueColumns:
         self.fields = grown
         return True
 
-    def _settled_fields(self, found: Iterable[pa.Field], known: Iterable[pa.Field]) -> list[pa.Field]:
+    def _settled_fields(
+        self, found: Iterable[pa.Field], known: Iterable[pa.Field], depth: int = 0
+    ) -> list[pa.Field]:
         """Of an object, or of one in it, with the types of columns. Two names that differ in their case alone would be one
         column, and one with a zero in it ends there for libraries in C."""
         types = {field.name: field.type for field in known}
         names = {name.lower() for name in types}
         fields: list[pa.Field] = []
         for field in found:
-            kind = self._settled(field.type, types.get(field.name))
+            kind = self._settled(field.type, types.get(field.name), depth + 1)
             if kind is None:
                 continue
             name = field.name.lower()
@@ -193,7 +210,7 @@ class ValueColumns:
             fields.append(pa.field(field.name, kind))
         return fields
 
-    def _settled(self, kind: pa.DataType, known: pa.DataType | None) -> pa.DataType | None:
+    def _settled(self, kind: pa.DataType, known: pa.DataType | None, depth: int) -> pa.DataType | None:
         """The type of a column, by what the parser made of some values. None: they say nothing of it, being null or empty.
 
         What looks like a time in these values may be any text in the next, so it is text.
@@ -202,13 +219,16 @@ class ValueColumns:
             return None
         if pa.types.is_temporal(kind):
             return pa.string()
+        if depth > DEPTH_MAX and pa.types.is_nested(kind):
+            self._is_complete = False
+            return None
         if pa.types.is_list(kind):
             within = known.value_type if known is not None and pa.types.is_list(known) else None
-            inner = self._settled(kind.value_type, within)
+            inner = self._settled(kind.value_type, within, depth + 1)
             return None if inner is None else pa.list_(pa.field("element", inner))
         if pa.types.is_struct(kind):
             there = known if known is not None and pa.types.is_struct(known) else ()
-            fields = self._settled_fields(kind, there)
+            fields = self._settled_fields(kind, there, depth)
             return pa.struct(fields) if fields else None
         return kind
 
