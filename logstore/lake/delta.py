@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -53,6 +52,11 @@ class DeltaFormat:
         else:
             raise UnsupportedStore(
                 f"a Delta table lies in a folder or a bucket, not in {url_of(bare) or bare!r}"
+            )
+        if "%" in self._location:
+            raise UnsupportedStore(
+                f"{self._location}: delta-rs takes a % in a table's place for a sign that stands for another, and would "
+                "look for its files elsewhere. Use a place without"
             )
         self._objects: ObjectStore = RetryingStore(bare, _RETRIES)
         self._handle: DeltaTable | None = None
@@ -178,16 +182,10 @@ class DeltaFormat:
                 f"{self._location}: its files alone do not show what its rows are ({', '.join(sorted(unseen))}): rows may "
                 "have been deleted, columns renamed: read it with Delta's own reader"
             )
-        found = self._loaded.file_uris()
-        if self._bucket is not None:
-            return found
-        # Of the table's own folder they have spaces and the like as a URL has them, and of the files in it as the disk has.
-        root = urlsplit(self._loaded.table_uri).path
-        paths = [urlsplit(uri).path for uri in found]
-        return [
-            f"{self._location}/{path.removeprefix(root)}" if path.startswith(root) else unquote(path)
-            for path in paths
-        ]
+        # Of the table's own place they have spaces and the like as a URL has them, and of the files in it as they are.
+        root = self._loaded.table_uri.removeprefix("file://")
+        uris = [uri.removeprefix("file://") for uri in self._loaded.file_uris()]
+        return [f"{self._location}/{uri.removeprefix(root)}" if uri.startswith(root) else uri for uri in uris]
 
     def read(self, columns: Sequence[str] | None) -> pa.RecordBatchReader:
         dataset = self._loaded.to_pyarrow_dataset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import logstore
 from logstore.lake import Materializer, table
 from logstore.lake.union import open_table
+from logstore.objects import open_url
 from tests.support.lake.tables import FORMATS, durable, events, half_copied, places, target
 
 
@@ -106,6 +108,30 @@ def test_T05_the_files_of_a_table_are_where_it_says_whatever_its_folder_is_calle
         assert pq.read_table(files[0], partitioning=None).num_rows == 10
 
 
+@pytest.mark.s3
+def test_T05_the_files_of_a_table_in_a_bucket_are_where_it_says(store: logstore.Store, moto: Any) -> None:
+    topic = store.create_topic("orders")
+    topic.append_many(events(0, 10))
+    url, _, query = moto.url().partition("?")
+    for name in ("a table", "täble", "day=1"):
+        target = f"delta:{url}/{name}?{query}"
+        Materializer(topic, target).run_once()
+        (file,) = open_table(target).files()
+        folder, _, key = file.rpartition("/")
+        assert folder == f"{url}/{name}"
+        assert open_url(f"{url}/{name}?{query}").head(key) is not None
+        assert table(topic, target).read_all().num_rows == 10
+
+
+def test_T05_a_place_that_delta_rs_would_take_for_another_is_refused(
+    store: logstore.Store, tmp_path: Path
+) -> None:
+    """In a bucket its log was in one place and the files in the other: rows that were committed could not be read."""
+    for place in (f"{tmp_path}/a%20table", "s3://bucket/a%20table"):
+        with pytest.raises(logstore.UnsupportedStore, match="takes a % in a table's place"):
+            Materializer(store.create_topic("orders", exist_ok=True), f"delta:{place}")
+
+
 def test_T05_what_cannot_be_read_is_said(store: logstore.Store, where: str, tmp_path: Path) -> None:
     topic = half_copied(store, where)
     with pytest.raises(ValueError, match="there is no table"):
@@ -120,8 +146,6 @@ def test_T05_what_cannot_be_read_is_said(store: logstore.Store, where: str, tmp_
 def test_T05_a_table_with_deletion_vectors_is_refused_by_name(store: logstore.Store, tmp_path: Path) -> None:
     """Its files alone would show rows that were deleted."""
     from deltalake import DeltaTable, TableFeatures
-
-    from logstore.lake.union import open_table
 
     where = target("delta", tmp_path / "lake")
     half_copied(store, where)
