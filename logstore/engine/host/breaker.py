@@ -1,6 +1,6 @@
 """A circuit breaker: while the object store is down, one upload at a time finds out whether it is back.
 
-Closed (all is well): every upload may go. After `failures_to_open` failures in a row it opens: no upload goes until
+Closed (all is well): every upload may go. After `FAILURES_TO_OPEN` failures in a row it opens: no upload goes until
 `probe_interval` has passed, then exactly one does (half open). Its success closes the breaker and wakes everybody; its
 failure opens it for another interval. So a store that is down sees one request an interval, and a healed one is used again
 within one.

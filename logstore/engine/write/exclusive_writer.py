@@ -5,7 +5,7 @@
 * **A flush** (`run`, on the task pool) takes the buffer as a window, builds one segment and commits it. One is in
   flight at a time; what arrives meanwhile is the next one. A failed upload keeps its window, readable, and is tried
   again, in order. A lane does the same for many partitions at once.
-* **Group commit.** The producers that a commit releases share the next segment, too: see `linger`.
+* **Group commit.** The producers that a commit releases share the next segment, too: see `group_commit`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the fields of many records lie: the same reading of record areas as `plain_walk`, with NumPy.
+"""Where the fields of many records lie: the same reading of record areas as `walk`, with NumPy.
 
 One short loop finds where the records begin (each says only how long it is, so that is one after the other);
 every other field is gathered for all records at once. The areas are joined with zeros behind them, so that a
