@@ -293,9 +293,8 @@ class Store:
             return log
 
     def _new_log(self, paths: PartitionPaths, settings: TopicSettings) -> PartitionLog:
-        return PartitionLog(
-            self._runtime, paths, settings, self._replace, self._lanes.of(paths), self._local_sync
-        )
+        partition = Partition(self._runtime, paths, settings, self._lanes.of(paths), self._local_sync)
+        return PartitionLog(partition, self._replace)
 
     def _replace(self, log: PartitionLog, problem: str | None) -> PartitionLog:
         """What `PartitionLog.reopen` calls once the log has let go: the one that is handed out instead of it from now on.

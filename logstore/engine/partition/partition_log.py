@@ -16,16 +16,11 @@ from logstore.config import Ack, Visibility, check_visibility
 from logstore.engine.chain.segment_table import LostRange, SegmentRef
 from logstore.engine.memory.partition_state import Marks
 from logstore.engine.memory.results import ReadResult, Receipt, acked
-from logstore.engine.memory.topic_settings import TopicSettings
 from logstore.engine.partition.internal import Appendable, Partition
 from logstore.engine.partition.readable_partition import READ_BYTES, check_start
 from logstore.engine.replicated.replicated_writer import ReplicatedWriter
-from logstore.engine.runtime import Runtime
-from logstore.engine.write.lanes.lane import Lane
-from logstore.engine.write.wal.local_sync import LocalSync
 from logstore.errors import Closed, UnknownTopic
 from logstore.format.batches.record import Record
-from logstore.layout.paths import PartitionPaths
 
 _FOLLOW_S = 3600.0
 
@@ -36,15 +31,9 @@ class PartitionLog:
     __slots__ = ("__weakref__", "_internal", "_reopening", "_replace")
 
     def __init__(
-        self,
-        runtime: Runtime,
-        paths: PartitionPaths,
-        settings: TopicSettings,
-        replace: Callable[[PartitionLog, str | None], PartitionLog],
-        lane: Lane | None = None,
-        local_sync: LocalSync | None = None,
+        self, partition: Partition, replace: Callable[[PartitionLog, str | None], PartitionLog]
     ) -> None:
-        self._internal = Partition(runtime, paths, settings, lane, local_sync)
+        self._internal = partition
         self._replace = replace
         self._reopening = threading.Lock()  # held during I/O: of several who reopen it at once, one does
 

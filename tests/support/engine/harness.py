@@ -20,6 +20,7 @@ import logstore
 from logstore.engine.lanes.lane_log import LaneLog
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.engine.memory.topic_settings import TopicSettings
+from logstore.engine.partition.internal import Partition
 from logstore.engine.partition.partition_log import PartitionLog
 from logstore.engine.runtime import Runtime
 from logstore.format.stored.entry import Entry
@@ -75,7 +76,8 @@ def lone_log(runtime: Runtime, paths: PartitionPaths) -> PartitionLog:
     def refuse(log: PartitionLog, problem: str | None) -> PartitionLog:
         raise AssertionError(f"{log} is not to be reopened")
 
-    return PartitionLog(runtime, paths, TopicSettings(logstore.TopicConfig(), 0, lambda: None), refuse)
+    settings = TopicSettings(logstore.TopicConfig(), 0, lambda: None)
+    return PartitionLog(Partition(runtime, paths, settings), refuse)
 
 
 def partition(store: logstore.Store, topic: str = "t") -> PartitionLog:
