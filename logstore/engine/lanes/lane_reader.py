@@ -319,7 +319,8 @@ class LaneReader:
         known, doubts = self._known(lane), Doubts()
         asking = Asking(known.log, new_id, now_ms, owner)
         with known.reading:
-            state, is_guess = known.state, not doubtful and known.is_as_it_was(self.now())
+            is_known = doubtful.isdisjoint(one.key for one in wanted)
+            state, is_guess = known.state, is_known and known.is_as_it_was(self.now())
             if state is not None and not is_guess and known.log.stands_from(state.next_seq):
                 state = None  # else it is as it was
             began = 0 if state is None else state.next_seq
@@ -371,9 +372,8 @@ class LaneReader:
                             }
                         known.state = None
                 except LaneRace:
-                    doubtful.difference_update(
-                        tried
-                    )  # the winner may be an earlier try of ours, of the others
+                    # The winner may be an earlier try of ours: then it is of the others.
+                    doubtful.difference_update(tried)
                     if not is_guess:
                         asking.outrun(seq, rows, state.owner)
                 state, is_guess = None, False
