@@ -15,6 +15,9 @@ from logstore.format.stored.entry import ClaimKey
 from logstore.format.stored.part_rows import PartRows
 
 _A_MOMENT_S = 1.0
+_KEPT_S = 3600.0
+"""What nobody has asked for so long is let go of, once there is something new to know: processes come and go, each with a
+lane of its own, and one that reads them all may stay for years."""
 
 
 class Based(NamedTuple):
@@ -103,6 +106,13 @@ class KnownLane:
                 self.left.add(prefix)
             self.told.pop(prefix, None)
 
+    def let_go(self) -> None:
+        """Of all that was read: who asks reads it again."""
+        self.state = self.said = self.left = None
+        self.told, self.lows, self.lows_front = {}, {}, None
+        self.read_at = self.said_at = self.told_at = -math.inf
+        self._told_until = -1
+
     def is_older_than(self, moment: float) -> bool:
         """Also if it has expired, for those to whom nothing is ever too old."""
         return self.read_at == -math.inf or self.read_at < moment
@@ -141,3 +151,13 @@ class KnownLane:
             if checkpoint is not None and checkpoint.split_until > began:
                 return None
         return self.lows
+
+
+def let_go_of_old(lanes: Iterable[KnownLane], now: float) -> None:
+    """Of those that nobody has read for long. One that somebody reads right now stays."""
+    for known in lanes:
+        if known.read_at < now - _KEPT_S and known.reading.acquire(blocking=False):
+            try:
+                known.let_go()
+            finally:
+                known.reading.release()

@@ -19,7 +19,7 @@ from functools import partial
 from logstore.engine.host.clock import Clock, SystemClock
 from logstore.engine.lanes.asking import Asking
 from logstore.engine.lanes.claim_parts import ClaimParts, doubt_of_transfer, lost_place, parts_of
-from logstore.engine.lanes.known_lane import Based, KnownLane
+from logstore.engine.lanes.known_lane import Based, KnownLane, let_go_of_old
 from logstore.engine.lanes.lane_log import LaneLog, LaneRace, LostEntry
 from logstore.engine.lanes.lane_overview import LaneOverview
 from logstore.engine.lanes.lane_state import LaneState
@@ -438,6 +438,7 @@ class LaneReader:
         with self._lock:
             known = self._lanes.get(lane)
             if known is None:
+                let_go_of_old(self._lanes.values(), self._clock.monotonic())
                 known = self._lanes[lane] = KnownLane(LaneLog(self._store, LanePaths(lane)))
                 known.log.keep = partial(self._kept, known)
             return known

@@ -3,11 +3,13 @@ with requests that fail, and how often each entry is asked for."""
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 
 import pytest
 
 import logstore
+from logstore.engine.lanes.lane_state import LaneState
 from logstore.errors import CorruptData, StoreUnavailable
 from logstore.objects import MemoryStore
 from logstore.objects.wrappers.slices import whole
@@ -184,3 +186,35 @@ def test_L30_two_scans_of_a_lane_each_read_ahead(clock: ManualClock) -> None:
         keys = [ref.key for ref in log._internal.state.segments.all()]
         known = store._runtime.cache.is_known
         until(lambda: all(known((keys[begin + 3], "all")) for begin in (0, 6)))
+
+
+def test_L08_who_reads_for_years_does_not_keep_the_lanes_of_all_processes_that_ever_wrote() -> None:
+    """Of those that it has not asked for long it knows nothing more, and asks again when somebody does."""
+    objects, clock = MemoryStore(), ManualClock()
+    read: list[weakref.ref[LaneState]] = []
+    opened(objects, clock).close()
+    with opened(objects, clock, writer="read_only") as reader:
+        for life in range(5):
+            with opened(objects, clock) as writer:
+                topic = writer.create_topic("t", 2, exist_ok=True)
+                for number in range(2 if life == 0 else 1):
+                    topic.partition(number).append(b"%d" % life)
+            log, slow = (reader.topic("t").partition(number) for number in range(2))
+            log.refresh()
+            assert pairs(log) == at(0, numbered_lives(life + 1))
+            if life == 0:
+                assert pairs(slow) == [(0, b"0")]
+            known = reader._runtime.lanes._lanes.values()
+            read += [weakref.ref(lane.state) for lane in known if lane.state is not None]
+            clock.advance(2 * GRACE_S)
+        kept = [lane for lane in reader._runtime.lanes._lanes.values() if lane.state is not None]
+        assert len(kept) <= 3
+        with opened(objects, clock) as writer:
+            assert writer.topic("t").partition(1).append(b"late").offset == 1
+        slow.refresh()
+        assert pairs(slow) == [(0, b"0"), (1, b"late")]
+        assert sum(state() is not None for state in read) <= 2 * len(kept)
+
+
+def numbered_lives(count: int) -> list[bytes]:
+    return [b"%d" % life for life in range(count)]
