@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,7 +19,7 @@ from tests.support.broker.transactions import Transactor, again
 
 T = TypeVar("T")
 Start = Callable[..., LocalBroker]
-ONE = {"offsets_partitions": 1}
+ONE: dict[str, Any] = {"offsets_partitions": 1}
 
 
 class Images(WrappedStore):
