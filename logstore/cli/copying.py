@@ -16,7 +16,6 @@ from logstore.cli.terminal.output import Output
 from logstore.cli.terminal.progress import Progress
 from logstore.cli.terminal.usage import Interrupted, UsageError
 from logstore.engine.partition.partition_log import PartitionLog
-from logstore.engine.replicated.replicated_writer import ReplicatedWriter
 from logstore.errors import GapError
 from logstore.topic import Topic
 
@@ -42,7 +41,9 @@ class Copy:
                 f"{source.partitions}: nothing was copied; choose another name with --as"
             )
         pairs = [(source.partition(number), target.partition(number)) for number in range(source.partitions)]
-        self._pairs = [(log, _writer(log, copy)) for log, copy in pairs]
+        self._pairs = [(log, copy.replicated(WRITER_ID)) for log, copy in pairs]
+        for (log, copy), (_, writer) in zip(pairs, self._pairs, strict=True):
+            _check_is_copy(log, copy, writer.upper())
         self.copied = [0] * len(pairs)
 
     def behind(self) -> int:
@@ -84,22 +85,24 @@ class Copy:
         return f"{sum(self.copied):,} records were copied; each partition is copied up to (offset) {done}"
 
 
-def _writer(log: PartitionLog, copy: PartitionLog) -> ReplicatedWriter:
-    """Refuses a partition that is no copy of this one: what it holds would be followed by a second set of the same records,
-    or taken for the beginning of these."""
-    writer = copy.replicated(WRITER_ID)
-    upper, there = writer.upper(), copy.durable_high_watermark
+def _check_is_copy(log: PartitionLog, copy: PartitionLog, upper: int) -> None:
+    """What a partition holds that is no copy would be followed by a second set of the same records, or taken for the
+    beginning of these. `upper`: up to where it is a copy of something."""
+    place, there, end = (
+        f"{copy.topic}/{copy.partition}",
+        copy.durable_high_watermark,
+        log.durable_high_watermark,
+    )
     if there and not upper:
         raise UsageError(
-            f"{copy.topic}/{copy.partition} of the other store holds {there} offsets that are no copy: nothing was copied; "
-            "choose another name with --as, or a store without this topic"
+            f"{place} of the other store holds {there} offsets that are no copy: nothing was copied; choose another name "
+            "with --as, or a store without this topic"
         )
-    if upper > log.durable_high_watermark:
+    if upper > end:
         raise UsageError(
-            f"{copy.topic}/{copy.partition} of the other store is a copy up to offset {upper}, and {log.topic} ends at "
-            f"{log.durable_high_watermark}: it is a copy of another topic; choose another name with --as"
+            f"{place} of the other store is a copy up to offset {upper}, and {log.topic} ends at {end}: it is a copy of "
+            "another topic; choose another name with --as"
         )
-    return writer
 
 
 def open_copy(args: argparse.Namespace, source: logstore.Store, target: logstore.Store) -> Copy:
