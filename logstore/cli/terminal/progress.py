@@ -87,6 +87,11 @@ def can_ask() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def is_watched(quiet: bool) -> bool:
+    """Whether progress is shown to anybody."""
+    return not quiet and sys.stderr is not None and sys.stderr.isatty()
+
+
 def _is_pipe(stream: TextIO | None) -> bool:
     try:
         return stream is not None and stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
@@ -117,7 +122,7 @@ class Progress:
         self._began = clock()
         self._unit = unit
         self._bar: Any = None
-        if quiet or sys.stderr is None or not sys.stderr.isatty():
+        if not is_watched(quiet):
             return
         from rich.console import Console
         from rich.progress import (

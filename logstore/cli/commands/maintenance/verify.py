@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import logstore
 from logstore.cli.places import add_topic, chosen, find_topic, open_store
+from logstore.cli.survey import LOOK_MAX, look_at
 from logstore.cli.terminal.output import Output
-from logstore.cli.terminal.progress import Progress
+from logstore.cli.terminal.progress import Progress, is_watched
 from logstore.cli.terminal.units import shown_duration, shown_size
 from logstore.cli.terminal.usage import Interrupted, UsageError
 from logstore.engine.chain.segment_table import SegmentRef
@@ -25,6 +26,7 @@ from logstore.format.batches.records import decode_records
 from logstore.format.errors import FormatError
 from logstore.format.stored.manifest import Manifest
 from logstore.format.stored.segment import SegmentFlags, offset_at, parse_segment
+from logstore.layout.catalog import Catalog, TopicDescriptor
 from logstore.objects.protocol import ObjectStore
 from logstore.objects.wrappers.slices import SlicedStore
 
@@ -65,9 +67,11 @@ def _check_place(store: logstore.Store, begin: _Place, only: str | None) -> None
 def run(args: argparse.Namespace, out: Output) -> int:
     damaged = 0
     begin: _Place = getattr(args, "begin", None) or ("", 0, 0)
-    with open_store(args, writer="read_only", cache_bytes=0) as store, _progress(out) as progress:
+    with open_store(args, writer="read_only", cache_bytes=0) as store, ExitStack() as shown:
         if begin[0]:
             _check_place(store, begin, args.topic)
+        total = _bytes_in(store, args.topic, begin) if is_watched(out.quiet) else None
+        progress = shown.enter_context(out.progress("verifying", total=total, unit="bytes"))
         for name in [args.topic] if args.topic else store.topics():
             if name < begin[0]:
                 continue
@@ -95,8 +99,20 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 1 if damaged else 0
 
 
-def _progress(out: Output) -> Progress:
-    return out.progress("verifying", unit="bytes")
+def _bytes_in(store: logstore.Store, only: str | None, begin: _Place) -> int | None:
+    """How much there is to read, for the time that is left; None if that is not known with a few requests."""
+    objects = store._runtime.store
+    topics = [
+        topic
+        for name, topic in Catalog(objects).described()
+        if isinstance(topic, TopicDescriptor) and only in (None, name) and name >= begin[0]
+    ]
+    numbers = {
+        topic.name: range(begin[1] if topic.name == begin[0] else 0, topic.partitions) for topic in topics
+    }
+    facts = look_at(objects, topics, numbers, LOOK_MAX).values()
+    known = [each for each in facts if isinstance(each, list)]
+    return sum(part.bytes for each in known for part in each) if len(known) == len(topics) else None
 
 
 def _verify(
