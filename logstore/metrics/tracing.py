@@ -321,12 +321,15 @@ def _context_headers() -> tuple[Header, ...]:
 
 
 def _attributes(topic: str, partition: int, operation: str) -> dict[str, str]:
-    return {
+    found = {
         "messaging.system": "logstore",
         "messaging.destination.name": topic,
         "messaging.destination.partition.id": str(partition),
         "messaging.operation.name": operation,
     }
+    if operation != "flush":  # which is none of the conventions' types
+        found["messaging.operation.type"] = operation
+    return found
 
 
 def _acked(span: Span, receipt: Receipt) -> None:

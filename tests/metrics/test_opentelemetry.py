@@ -103,6 +103,7 @@ def test_O01_an_append_is_followed_through_flush_and_put_to_whoever_reads_it(ote
         assert sent.parent.span_id == checkout.get_span_context().span_id
         assert sent.attributes is not None
         assert sent.attributes["messaging.destination.name"] == "orders"
+        assert sent.attributes["messaging.operation.type"] == "send"
         assert sent.attributes["logstore.offset.first"] == 0
         store.close()
     (flush,) = otel.named("flush orders")
