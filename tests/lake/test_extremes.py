@@ -15,6 +15,7 @@ import pytest
 import logstore
 from logstore import Record
 from logstore.lake import Materializer, table
+from logstore.lake.rows import values_of
 from logstore.lake.table_format import Source, in_a_line
 from logstore.lake.values.extremes import beyond_calendars, rows_with
 from tests.support.lake.tables import FORMATS, durable, events, places, rows_of, target
@@ -144,6 +145,23 @@ def test_T03_names_that_differ_in_their_case_alone_stop_no_table_at_any_depth(
     a, raw = sorted_rows(where, "a", "value_raw")
     assert [None if one is None else one["x"] for one in a] == [1, None, 3, None, 5, None, 8]
     assert raw == [None, *values[1:6], None]
+
+
+def test_T03_names_that_are_data_make_a_bounded_number_of_fields_at_any_depth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("logstore.lake.values.json_columns.FIELDS_MAX", 50)
+    made = values_of("infer")
+    assert made is not None
+    for turn in range(10):
+        inner = ",".join(f'"k{turn}-{n}": {{"x": 1}}' for n in range(4))
+        made.parse(pa.array([f'{{"by_key": {{{inner}}}}}'.encode()], pa.binary()))
+    (found,) = made.columns
+    assert found.type.num_fields == 24, "a struct and its field each: the first 49 beside the column"
+    for late, raw in ((b'{"%s": 1}' % (b"n" * 256), True), (b'{"id": 1}', False), (b'{"at": 1}', True)):
+        parsed = made.parse(pa.array([late], pa.binary()))
+        assert (parsed.unparsed, parsed.raw.to_pylist()) == (0, [late if raw else None])
+    assert made.columns.names == ["by_key", "id"], "a name was too long, and for the last there was no room"
 
 
 def test_T03_fields_that_a_table_cannot_have_leave_their_values_raw_and_keep_no_others_out(

@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 COLUMNS_MAX = 1000
 """Of an inferred schema, and of fields in one struct: objects whose field names are data would make a column of each."""
 
+FIELDS_MAX = 10_000
+"""Of all columns together: a struct in each of many structs would be too much for a table's log long before each is full."""
+NAME_MAX = 255
 DEPTH_MAX = 20
 """Of an inferred column: lists and structs in each other. delta-rs makes a table whose schema is about 40 deep, and never
 loads it again; Parquet's readers stop at 100, of which a list takes two."""
@@ -54,6 +57,7 @@ class ValueColumns:
         self._names = ColumnNames(taken)
         self._infer = infer
         self._is_complete = True
+        self._room = 0  # for new fields, while some are looked at
         self._left_out: set[str] = set()
         """Fields that the table cannot have, or not as they have become."""
 
@@ -173,6 +177,7 @@ class ValueColumns:
 
     def _grow(self, found: pa.Schema) -> bool:
         """Whether there are fields, at any depth, that we did not know."""
+        self._room = FIELDS_MAX - _count(self.fields)
         theirs = []
         for field in found:
             if field.name in self._left_out:
@@ -202,10 +207,12 @@ class ValueColumns:
             if kind is None:
                 continue
             name = field.name.lower()
-            is_name = bool(name) and name.isprintable()
-            if field.name not in types and (name in names or len(names) >= COLUMNS_MAX or not is_name):
-                self._is_complete = False
-                continue
+            if field.name not in types:
+                is_name = 0 < len(name) <= NAME_MAX and name.isprintable()
+                if name in names or len(names) >= COLUMNS_MAX or self._room <= 0 or not is_name:
+                    self._is_complete = False
+                    continue
+                self._room -= 1
             names.add(name)
             fields.append(pa.field(field.name, kind))
         return fields
@@ -276,6 +283,17 @@ def _text(value: bytes | None) -> str | None:
         return None if value is None else value.decode()
     except UnicodeDecodeError:
         return None
+
+
+def _count(fields: Iterable[pa.Field]) -> int:
+    """Of the fields, and of all in them."""
+    total = 0
+    for field in fields:
+        kind = field.type
+        while pa.types.is_list(kind):
+            kind = kind.value_type
+        total += 1 + (_count(kind) if pa.types.is_struct(kind) else 0)
+    return total
 
 
 def _merged(known: pa.Schema, new: pa.Schema) -> pa.Schema:
