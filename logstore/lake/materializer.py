@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 import pyarrow as pa
 
@@ -39,7 +39,7 @@ from logstore.lake.rows import (
     typed_columns,
     values_of,
 )
-from logstore.lake.table_format import DataFile, Source, TableFormat, bucket_of, in_a_line
+from logstore.lake.table_format import DataFile, Source, TableFormat, asked, bucket_of
 from logstore.lake.target import open_target
 from logstore.layout.catalog import Catalog, TopicDescriptor
 from logstore.layout.paths import PartitionPaths
@@ -47,8 +47,6 @@ from logstore.objects import ObjectStore
 from logstore.topic import Topic
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 HOLD_SECONDS = 7 * 24 * 3600.0
 COMMIT_BYTES = 128 << 20
@@ -196,35 +194,23 @@ class Materializer:
     def progress(self) -> Progress:
         """How far the table is now, as the table and the log say."""
         objects, topic = self._objects, self._catalog.find(self._name)
-        if self._asked(self._table.load):
+        if asked(self._shown, self._table.load):
             self._note(objects, topic, self._partitions(topic), self._state(topic))
         return self._progress
 
     def compact(self) -> dict[str, int]:
         """Make few large files of many small ones, as the format's own tool does it; others may copy meanwhile."""
-        if not self._asked(self._table.load):
+        if not asked(self._shown, self._table.load):
             raise ValueError(f"{self._shown}: there is no table yet")
-        return self._asked(self._table.compact)
+        return asked(self._shown, self._table.compact)
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
-    def _asked(self, call: Callable[[], T]) -> T:
-        try:
-            return call()
-        except (LogStoreError, ValueError, TypeError):
-            raise
-        except (
-            Exception
-        ) as error:  # of a library, or of a catalog's: what they have in common is that they may pass
-            raise StoreUnavailable(
-                f"{self._shown}: the table cannot be used now ({in_a_line(error)})"
-            ) from error
-
     def _load_table(self) -> None:
-        if not self._asked(self._table.load):
+        if not asked(self._shown, self._table.load):
             encoding = self._values.encoding if self._values else "raw"
-            self._asked(lambda: self._table.create(table_schema(self._values), encoding))
-            if not self._asked(self._table.load):
+            asked(self._shown, lambda: self._table.create(table_schema(self._values), encoding))
+            if not asked(self._shown, self._table.load):
                 raise StoreUnavailable(f"{self._shown}: the table was made and is not there")
         missing = set(LOG_COLUMNS) - set(self._table.schema.names)
         if missing or (self._values is None) != ("value" in self._table.schema.names):
@@ -350,7 +336,7 @@ class Materializer:
         except ValueError as refusal:
             self._do_without(schema, refusal)
             raise _Narrowed from refusal
-        self._asked(self._table.load)
+        asked(self._shown, self._table.load)
         if any(self._table.next_offset(source) != offset for source, offset in begun.items()):
             raise _Overtaken
         known = self._table.file_schema
@@ -363,7 +349,7 @@ class Materializer:
         keep out the others."""
         refused = []
         for one in schema:
-            self._asked(self._table.load)
+            asked(self._shown, self._table.load)
             if covers(self._table.file_schema, pa.schema([one])):
                 continue
             try:

@@ -8,12 +8,16 @@ learnt what became of its commit, loads the table again and goes on where that s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+from logstore.errors import LogStoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 ENCODING = "logstore.values"
 """The property of a table under which its encoding is."""
@@ -115,6 +119,16 @@ class TableFormat(Protocol):
 
     def spark_read(self) -> SparkRead:
         """How a Spark that has the format's jar reads exactly what was loaded."""
+
+
+def asked(shown: str, call: Callable[[], T]) -> T:
+    """What a call of a table's library gives. Its errors, or those of a catalog's, have in common that they may pass."""
+    try:
+        return call()
+    except (LogStoreError, ValueError, TypeError):
+        raise
+    except Exception as error:
+        raise StoreUnavailable(f"{shown}: the table cannot be used now ({in_a_line(error)})") from error
 
 
 def in_a_line(error: Exception) -> str:

@@ -21,7 +21,7 @@ from logstore.arrow.scan.split_scan import Scan
 from logstore.lake.projection import projected
 from logstore.lake.registration import named, where_it_is
 from logstore.lake.rows import LOG_COLUMNS, Schema, lake_rows, values_of_table
-from logstore.lake.table_format import Source, TableFormat
+from logstore.lake.table_format import Source, TableFormat, asked
 from logstore.lake.target import open_target
 from logstore.lake.values.protocol import Values
 from logstore.layout.catalog import TopicDescriptor
@@ -52,7 +52,7 @@ def table(
 def open_table(lake: str) -> TableFormat:
     """Loaded; `ValueError` if there is none."""
     found = open_target(lake)
-    if not found.load():
+    if not asked(named(lake), found.load):
         raise ValueError(f"lake={named(lake)!r}: there is no table. A Materializer makes it")
     return found
 

@@ -123,6 +123,21 @@ def test_T05_the_files_of_a_table_in_a_bucket_are_where_it_says(store: logstore.
         assert table(topic, target).read_all().num_rows == 10
 
 
+def test_T05_a_table_that_cannot_be_loaded_now_is_said_in_a_line(
+    store: logstore.Store, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.create_topic("orders")
+    Materializer(topic, where).run_once()
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError("Generic error\n  \x1b[31m↳\x1b[0m refused")
+
+    monkeypatch.setattr("logstore.lake.delta.DeltaTable.__init__", refused)
+    monkeypatch.setattr("pyiceberg.catalog.sql.SqlCatalog.load_table", refused)
+    with pytest.raises(logstore.StoreUnavailable, match=r"cannot be used now .Generic error refused.$"):
+        table(topic, where)
+
+
 def test_T05_a_place_that_delta_rs_would_take_for_another_is_refused(
     store: logstore.Store, tmp_path: Path
 ) -> None:
