@@ -16,7 +16,7 @@ from logstore.groups.host import Host
 from logstore.layout.groups import GROUPS_PREFIX, check_group_name, group_document, group_prefix, group_slot
 from logstore.layout.paths import behind
 from logstore.objects.fan_out import fan_out
-from logstore.objects.protocol import ObjectStore
+from logstore.objects.protocol import ObjectStore, get_if_there
 from logstore.objects.settled import put_settled
 from logstore.topic import Topic
 
@@ -136,15 +136,11 @@ def _known(objects: ObjectStore, name: str) -> Document:
 
 def _document(objects: ObjectStore, name: str) -> Document:
     key = group_document(name)
-    try:
-        return Document.parse(key, objects.get(key))
-    except ObjectNotFound:
-        return Document(deleted=True)
+    data = get_if_there(objects, key)
+    return Document(deleted=True) if data is None else Document.parse(key, data)
 
 
 def _slot(objects: ObjectStore, name: str, slot: int) -> Slot | None:
     key = group_slot(name, slot)
-    try:
-        return Slot.parse(key, objects.get(key))
-    except ObjectNotFound:
-        return None
+    data = get_if_there(objects, key)
+    return None if data is None else Slot.parse(key, data)

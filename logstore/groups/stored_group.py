@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from logstore.errors import ObjectNotFound
 from logstore.groups.documents import Document, Slot
 from logstore.layout.groups import group_document, group_prefix, group_slot, slot_of
-from logstore.objects.protocol import ObjectInfo, ObjectStore
+from logstore.objects.protocol import ObjectInfo, ObjectStore, get_if_there
 from logstore.objects.settled import put_settled
 
 
@@ -26,14 +25,12 @@ class StoredGroup:
     def read(self) -> tuple[Document, str | None]:
         """The etag first: if the object changes in between, a swap of that version fails."""
         info = self._objects.head(self.key)
-        if info is None:
-            self.document, self.etag = Document(), None
-        elif info.etag != self.etag:
-            try:
-                self.document = Document.parse(self.key, self._objects.get(self.key))
-                self.etag = info.etag
-            except ObjectNotFound:
+        if info is None or info.etag != self.etag:
+            data = None if info is None else get_if_there(self._objects, self.key)
+            if info is None or data is None:
                 self.document, self.etag = Document(), None
+            else:
+                self.document, self.etag = Document.parse(self.key, data), info.etag
         return self.document, self.etag
 
     def replace(self, new: Document, etag: str | None) -> bool:
@@ -53,10 +50,8 @@ class StoredGroup:
 
     def read_slot(self, slot: int) -> tuple[Slot, str] | None:
         etag, key = self.slot_etag(slot), group_slot(self._group, slot)
-        try:
-            return None if etag is None else (Slot.parse(key, self._objects.get(key)), etag)
-        except ObjectNotFound:
-            return None
+        data = None if etag is None else get_if_there(self._objects, key)
+        return None if etag is None or data is None else (Slot.parse(key, data), etag)
 
     def put_slot(self, slot: int, new: Slot, etag: str | None) -> ObjectInfo | None:
         """None: it is another version by now. `Indeterminate` if the store does not say."""

@@ -22,7 +22,6 @@ from uuid import UUID
 from logstore.config import TopicConfig, check_names
 from logstore.errors import (
     CorruptData,
-    ObjectNotFound,
     TopicExists,
     UnknownTopic,
     UnsupportedStore,
@@ -38,7 +37,7 @@ from logstore.layout.paths import (
     check_topic_name,
 )
 from logstore.objects.fan_out import fan_out
-from logstore.objects.protocol import ObjectStore
+from logstore.objects.protocol import ObjectStore, get_if_there
 from logstore.objects.settled import Doubts, put_settled
 
 logger = logging.getLogger(__name__)
@@ -313,10 +312,8 @@ class Catalog:
 
     def _get(self, name: str) -> TopicDescriptor | None:
         key = catalog_key(name)
-        try:
-            return TopicDescriptor.parse(key, self._store.get(key))
-        except ObjectNotFound:
-            return None
+        data = get_if_there(self._store, key)
+        return None if data is None else TopicDescriptor.parse(key, data)
 
     def _of_one_incarnation(
         self, change: Callable[[TopicDescriptor], TopicDescriptor]

@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from logstore.errors import ObjectNotFound
 from logstore.format.stored.document import pack_document
 from logstore.layout.documents import read_document
 from logstore.layout.paths import HOLDS_PREFIX
-from logstore.objects.protocol import ObjectStore
+from logstore.objects.protocol import ObjectStore, get_if_there
 
 FORMAT_VERSION = 1
 
@@ -67,10 +66,7 @@ def hold_key(topic: str, incarnation: str, who: str) -> str:
 
 def holds_of(store: ObjectStore, topic: str, incarnation: str) -> list[Hold]:
     """All of a topic's incarnation."""
-    found: list[Hold] = []
-    for info in store.list(holds_prefix(topic, incarnation)):
-        try:
-            found.append(Hold.parse(info.key, store.get(info.key)))
-        except ObjectNotFound:
-            continue  # forgotten just now
-    return found
+    stored = (
+        (info.key, get_if_there(store, info.key)) for info in store.list(holds_prefix(topic, incarnation))
+    )
+    return [Hold.parse(key, data) for key, data in stored if data is not None]  # else forgotten just now

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 
 from logstore.errors import (
-    ObjectNotFound,
     PreconditionFailed,
     StoreUnavailable,
     UnsupportedStore,
@@ -18,7 +17,7 @@ from logstore.format.stored.document import pack_document
 from logstore.layout.documents import read_document
 from logstore.layout.paths import PROBE_PREFIX, STORE_KEY
 from logstore.objects.probe import check_conditions
-from logstore.objects.protocol import ObjectStore
+from logstore.objects.protocol import ObjectStore, get_if_there
 from logstore.objects.settled import put_settled
 
 FORMAT_VERSION = 1
@@ -74,9 +73,7 @@ def _pack(identity: str) -> bytes:
 
 
 def _read(objects: ObjectStore) -> str | None:
-    try:
-        data = objects.get(STORE_KEY)
-    except ObjectNotFound:
+    data, what = get_if_there(objects, STORE_KEY), f"the marker of {objects!r}"
+    if data is None:
         return None
-    what = f"the marker of {objects!r}"
     return read_document(STORE_KEY, data, what, (FORMAT_VERSION,), lambda marker: str(marker["id"]))

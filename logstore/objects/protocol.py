@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from logstore.errors import ObjectNotFound
+
 Buffer = bytes | bytearray | memoryview
 OPERATIONS = ("get", "put", "head", "list", "delete")
 
@@ -56,3 +58,13 @@ class ObjectStore(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove the object. Removing one that is not there is no error."""
+
+
+def get_if_there(
+    store: ObjectStore, key: str, start: int | None = None, end: int | None = None
+) -> bytes | None:
+    """As `ObjectStore.get`; None if there is no such object."""
+    try:
+        return store.get(key, start, end)
+    except ObjectNotFound:
+        return None

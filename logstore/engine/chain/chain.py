@@ -21,7 +21,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from logstore.engine.chain.horizon import Horizon, read_horizon
-from logstore.engine.chain.link import Link, front_of, is_whole, link_of, parse_front, tail_of
+from logstore.engine.chain.link import Link, is_whole, link_of, parse_front
 from logstore.engine.chain.loading import Loader, StaleManifest
 from logstore.engine.chain.parts import parts_behind
 from logstore.engine.chain.segment_table import SegmentRef
@@ -30,9 +30,9 @@ from logstore.engine.chain.view import ChainView
 from logstore.engine.lanes.lane_reader import LaneReader
 from logstore.errors import OutcomeUnknown, fresh
 from logstore.format.stored.entry import ClaimKey
-from logstore.format.stored.segment import HEADER_SIZE, SegmentFlags, SegmentHeader, WriterMode
+from logstore.format.stored.segment import HEADER_SIZE, TAIL_SIZE, SegmentFlags, SegmentHeader, WriterMode
 from logstore.layout.paths import PartitionPaths
-from logstore.objects.protocol import ObjectStore
+from logstore.objects.protocol import ObjectStore, get_if_there
 from logstore.objects.settled import create_settled
 from logstore.objects.wrappers.slices import is_slice
 
@@ -103,7 +103,7 @@ class Chain:
             return found
 
         def check_torn() -> None:
-            if self._goes_on_behind(header.seq) and front_of(self.store, key) == b"":
+            if self._goes_on_behind(header.seq) and get_if_there(self.store, key, 0, HEADER_SIZE) == b"":
                 raise OutcomeUnknown(
                     f"{key}: the chain has gone on from here, and garbage collection was cut off as it left a header: no "
                     "bytes are there, and whose segment it was cannot be told any more. Open the partition again"
@@ -149,7 +149,7 @@ class Chain:
     def header_at(self, seq: int) -> SegmentHeader | None:
         """The header of the segment at `seq`; None if there is none."""
         key = self.paths.segment(seq)
-        front = front_of(self.store, key)
+        front = get_if_there(self.store, key, 0, HEADER_SIZE)
         return parse_front(key, front) if front else None
 
     def first_of(self, epoch: int, since: int) -> SegmentHeader | None:
@@ -173,7 +173,7 @@ class Chain:
         """The segment at `seq`, with one request; None if there is none. `StalePlace` if garbage collection was cut off in
         the middle of leaving a header there."""
         key = self.paths.segment(seq)
-        tail = tail_of(self.store, key)
+        tail = get_if_there(self.store, key, -TAIL_SIZE)
         if tail == b"" and self._goes_on_behind(seq):
             raise StalePlace(seq)
         link = link_of(self.store, key, seq, tail)

@@ -12,7 +12,6 @@ from logstore.format.stored.entry import Part
 from logstore.format.stored.extras import NO_EXTRAS, Claim, Extras
 from logstore.format.stored.lane_checkpoint import Moved
 from logstore.format.stored.segment import (
-    HEADER_SIZE,
     NO_TIMESTAMP,
     TAIL_SIZE,
     SegmentFlags,
@@ -72,14 +71,6 @@ def link_of_fence(moved: Moved) -> Link:
     return link._replace(extras=Extras(owner=moved.owner, claim=moved.claim), key=None)
 
 
-def front_of(store: ObjectStore, key: str) -> bytes | None:
-    """Its header's bytes; none of them if a put was cut off, None if there is no object."""
-    try:
-        return store.get(key, 0, HEADER_SIZE)
-    except ObjectNotFound:
-        return None
-
-
 def parse_front(key: str, front: bytes) -> SegmentHeader:
     try:
         return SegmentHeader.parse(front)
@@ -87,14 +78,6 @@ def parse_front(key: str, front: bytes) -> SegmentHeader:
         raise too_new(key, error) from error
     except FormatError as error:
         raise CorruptData(key, None, error.why) from error
-
-
-def tail_of(store: ObjectStore, key: str) -> bytes | None:
-    """Its last bytes; none of them if a put was cut off, None if there is no object."""
-    try:
-        return store.get(key, -TAIL_SIZE)
-    except ObjectNotFound:
-        return None
 
 
 def is_whole(link: Link, tail: bytes) -> bool:

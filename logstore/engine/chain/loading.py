@@ -6,21 +6,27 @@ import logging
 from functools import partial
 
 from logstore.engine.chain.horizon import read_horizon
-from logstore.engine.chain.link import FAR_FUTURE_MS, Link, link_of, tail_of
+from logstore.engine.chain.link import FAR_FUTURE_MS, Link, link_of
 from logstore.engine.chain.newer_release import too_new
 from logstore.engine.chain.parts import PartsBehind, add_damage, add_hole, add_part, parts_behind
 from logstore.engine.chain.segment_table import Segments
 from logstore.engine.chain.tail import ChainTail, first_tail
 from logstore.engine.chain.view import Assembly, ChainView, Stored, in_order
 from logstore.engine.lanes.lane_reader import LaneReader
-from logstore.errors import CorruptData, ObjectNotFound
+from logstore.errors import CorruptData
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.extras import Extras
 from logstore.format.stored.manifest import Manifest, SegmentTable
-from logstore.format.stored.segment import NO_TIMESTAMP, SegmentFlags, SegmentHeader, SegmentSummary
+from logstore.format.stored.segment import (
+    NO_TIMESTAMP,
+    TAIL_SIZE,
+    SegmentFlags,
+    SegmentHeader,
+    SegmentSummary,
+)
 from logstore.layout.paths import PartitionPaths
 from logstore.objects.fan_out import fan_out
-from logstore.objects.protocol import ObjectStore
+from logstore.objects.protocol import ObjectStore, get_if_there
 
 logger = logging.getLogger(__name__)
 
@@ -126,9 +132,8 @@ class Loader:
         return Link(summary, stored.info.size, Extras(claim=claim))
 
     def _from_manifest(self) -> ChainView:
-        try:
-            data = self._store.get(self._paths.manifest)
-        except ObjectNotFound:
+        data = get_if_there(self._store, self._paths.manifest)
+        if data is None:
             return ChainView(Segments(self._paths, SegmentTable()), 0, first_tail(self._paths))
         try:
             manifest = Manifest.parse(data)
@@ -172,7 +177,7 @@ class Loader:
     def _links(self, listed: list[Stored]) -> list[Link | CorruptData | None]:
         def one(stored: Stored) -> Link | CorruptData | None:
             try:
-                tail = tail_of(self._store, stored.info.key)
+                tail = get_if_there(self._store, stored.info.key, -TAIL_SIZE)
                 return link_of(self._store, stored.info.key, stored.first, tail)
             except CorruptData as damage:
                 return damage

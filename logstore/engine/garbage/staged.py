@@ -18,9 +18,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from logstore.engine.garbage.garbage import Garbage
-from logstore.errors import ObjectNotFound
 from logstore.layout.paths import SPARK_PREFIX, StagedName, spark_ledger
-from logstore.objects.protocol import ObjectInfo, ObjectStore
+from logstore.objects.protocol import ObjectInfo, ObjectStore, get_if_there
 
 logger = logging.getLogger(__name__)
 
@@ -70,10 +69,10 @@ def _unneeded_of(
 
 
 def _read(store: ObjectStore, app: str) -> _Ledger:
-    try:
-        fields = json.loads(store.get(spark_ledger(app)))
-    except ObjectNotFound:
+    stored = get_if_there(store, spark_ledger(app))
+    if stored is None:
         return _Ledger(-1, frozenset())
+    fields = json.loads(stored)
     if fields["format"] != _LEDGER_FORMAT:
         raise ValueError(f"format {fields['format']}, this release knows {_LEDGER_FORMAT}")
     plan = fields["plan"]

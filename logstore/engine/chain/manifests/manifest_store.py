@@ -15,11 +15,12 @@ from typing import Any
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.tail import ChainTail
 from logstore.engine.chain.view import ChainView
-from logstore.errors import ObjectNotFound, PreconditionFailed, UnsupportedStore
+from logstore.errors import PreconditionFailed, UnsupportedStore
 from logstore.format.errors import FormatError, UnsupportedVersion
 from logstore.format.stored.extras import NOTHING_CLEANED
 from logstore.format.stored.manifest import FRONT_SIZE, Manifest, SegmentTable, unknown_horizon
 from logstore.format.stored.retired import Retired
+from logstore.objects.protocol import get_if_there
 from logstore.objects.settled import put_settled
 
 logger = logging.getLogger(__name__)
@@ -30,15 +31,7 @@ def read_manifest(chain: Chain) -> Manifest | None:
 
     Raises `UnsupportedStore` if a newer release has written it.
     """
-    return _parsed(chain, _packed(chain))
-
-
-def _packed(chain: Chain) -> bytes:
-    """Its bytes; none if there is none."""
-    try:
-        return chain.store.get(chain.paths.manifest)
-    except ObjectNotFound:
-        return b""
+    return _parsed(chain, get_if_there(chain.store, chain.paths.manifest) or b"")
 
 
 def _parsed(chain: Chain, packed: bytes) -> Manifest | None:
@@ -66,7 +59,7 @@ class StoredManifest:
     def look(cls, chain: Chain) -> StoredManifest:
         # The etag first: what comes between the two requests is not replaced.
         known = chain.store.head(chain.paths.manifest)
-        packed = _packed(chain)
+        packed = get_if_there(chain.store, chain.paths.manifest) or b""
         return cls(chain, None if known is None else known.etag, packed[:FRONT_SIZE], _parsed(chain, packed))
 
     @property
