@@ -293,8 +293,6 @@ class ExclusiveAppends(Writer):
 
     def stop(self, error: LogStoreError) -> None:
         super().stop(error)
-        if self._lane is not None:
-            self._lane.remove(self)
         with self._lock:
             undecided = self._undecided.take_all()
         if self._closing:  # nobody may wait on; else the lane says what becomes of them

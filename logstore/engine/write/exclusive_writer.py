@@ -333,6 +333,11 @@ class ExclusiveWriter(ExclusiveAppends):
 
     # The end
 
+    def stop(self, error: LogStoreError) -> None:
+        super().stop(error)
+        if self._lane is not None:
+            self._lane.remove(self)
+
     def _let_go(self) -> tuple[int, list[Future[Any]]]:
         state = self._state
         self._stopped_at = state.durable
