@@ -31,10 +31,6 @@ class AtomicAppend:
         self._deciding = threading.Lock()
         self._is_decided = False
 
-    def lost(self) -> Flushed | None:
-        """One of its writers that has stopped, if there is one."""
-        return next((writer for writer in self.writers if writer.failed is not None), None)
-
     def stored(self) -> None:
         """Its entry is committed."""
         if self._decide():

@@ -88,4 +88,4 @@ class Flight:
 
     def lost(self, atomic: AtomicAppend) -> Flushed | None:
         """The writer that an atomic append fails for, if there is one."""
-        return atomic.lost() or next(filter(self.has_ended, atomic.writers), None)
+        return next(filter(self.has_ended, atomic.writers), None)
