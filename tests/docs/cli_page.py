@@ -12,6 +12,7 @@ import click
 
 from broker_shim.config import PREFIX, BrokerConfig
 from logstore.cli import COMMANDS, program
+from logstore.cli.terminal.units import shown_duration
 from tests.support.blocks import ROOT
 
 PAGE = ROOT / "docs" / "cli.md"
@@ -94,6 +95,8 @@ def _row(parameter: click.Parameter, context: click.Context) -> str:
 
 
 def _default(value: object) -> str:
+    if isinstance(value, float) and value:  # a time, as it would be typed
+        value = shown_duration(value).replace(" ", "")
     plain = isinstance(value, str | int | float) and not isinstance(value, bool) and value not in ("", 0)
     here = value == os.environ.get("DATABASE_URL")  # this machine's, not the command's
     return f"`{value}`" if plain and not here else ""  # others mean "not given"
