@@ -276,6 +276,17 @@ def test_O02_groups_of_the_store_are_shown_with_their_lag_by_a_process_that_only
                 opened.close()
 
 
+def test_O02_a_page_begins_with_a_topic_of_the_user_and_not_with_one_of_the_broker(browser: Any) -> None:
+    with logstore.open(MemoryStore()) as store:
+        for name in ("__consumer_offsets", "orders"):
+            store.create_topic(name)
+        with serve(store) as served:
+            page = shown(browser, served, "#partitions tr[data-partition]")
+            assert page.inner_text("#topic") == "orders"
+            assert page.locator("#list button").count() == 2
+            page.close()
+
+
 def test_O02_groups_and_open_transactions_of_a_broker_are_drawn(browser: Any, store: logstore.Store) -> None:
     """What a broker hands in; that it does is shown by the broker's tests."""
     store.create_topic("orders").append(b"paid")
