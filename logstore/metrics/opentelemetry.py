@@ -46,10 +46,11 @@ def _observed_on(meter: Meter, provider: MeterProvider | None) -> WeakSet[Instru
     A meter keeps the callbacks of whoever names an instrument first, for ever, and drops those of all others: a second
     store, or one that was opened again, would be told by nobody. So callbacks hold no store, and ask all that are here.
     """
+    whose = _GLOBAL if provider is None else provider
     with _observing:
-        found = _observed.get(provider or _GLOBAL)
+        found = _observed.get(whose)
         if found is None:
-            found = _observed[provider or _GLOBAL] = WeakSet()
+            found = _observed[whose] = WeakSet()
             for family in FAMILIES.values():
                 told = [_telling(family.name, found)]
                 if family.kind == "counter":
