@@ -29,8 +29,8 @@ def print_table(stream: TextIO, heads: Sequence[str], rows: Sequence[Sequence[st
 
     console = Console(file=stream, highlight=False)
     without_limit = console.options.update(max_width=1 << 16)
-    for gap in (1, 0):
-        table = _table(heads, rows, gap)
+    for gaps in ((1, 1), (0, 1), (0, 0)):
+        table = _table(heads, rows, gaps)
         if Measurement.get(console, without_limit, table).maximum <= console.width:
             console.print(table)
             return
@@ -38,11 +38,12 @@ def print_table(stream: TextIO, heads: Sequence[str], rows: Sequence[Sequence[st
         _print_pairs(console, heads, row)
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> Any:
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], gaps: tuple[int, int]) -> Any:
+    """`gaps`: spaces before and behind a cell, beside the one between two columns."""
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, gap))
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, gaps[1], 0, gaps[0]))
     for number, head in enumerate(heads):
         cells = [row[number] for row in rows]
         right = bool(cells) and all(cell[:1] in _NUMERIC and cell[:1] for cell in cells)

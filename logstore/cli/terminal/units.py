@@ -131,8 +131,13 @@ def shown_duration(seconds: float | None) -> str:
 
 
 def shown_age(seconds: float | None) -> str:
-    """42 s, 3 h 10 min; `-` where there is nothing."""
-    return "-" if seconds is None else shown_duration(max(1, round(seconds)))
+    """42 s, 71 min, 3 h, 12 d: one unit, so that a table of it is narrow; `-` where there is nothing."""
+    if seconds is None:
+        return "-"
+    for unit, length, up_to in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172800)):
+        if seconds < up_to:
+            return f"{max(1, round(seconds / length))} {unit}"
+    return f"{round(seconds / 86400)} d"
 
 
 def shown_moment(milliseconds: int) -> str:

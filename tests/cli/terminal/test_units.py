@@ -121,6 +121,15 @@ def test_what_is_shown_can_be_read() -> None:
         "$12.30",
         "$1,234",
     ]
+    assert [units.shown_age(s) for s in (None, 0.2, 119, 4260, 7200, 90_000, 864_000)] == [
+        "-",
+        "1 s",
+        "119 s",
+        "71 min",
+        "2 h",
+        "25 h",
+        "10 d",
+    ]
     assert units.shown_moment(-1) == "-"
 
 
