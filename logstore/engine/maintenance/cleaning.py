@@ -26,6 +26,7 @@ from logstore.config import TopicConfig
 from logstore.engine.chain.chain import Chain
 from logstore.engine.chain.manifests.manifest_changes import change_manifest
 from logstore.engine.chain.segment_reader import Block, SegmentReader
+from logstore.engine.chain.segment_table import SegmentRef
 from logstore.engine.chain.view import ChainView
 from logstore.engine.maintenance import offset_map
 from logstore.engine.maintenance.outcomes import Outcomes
@@ -275,8 +276,11 @@ class Cleaning:
 
     def _blocks(self, view: ChainView, run: range) -> Iterator[Block]:
         refs = view.segments.refs(run.start, run.stop)
-        for blocks in fan_out(partial(list, self._reader.blocks(ref)) for ref in refs):
+        for blocks in fan_out(partial(self._read, ref) for ref in refs):
             yield from blocks
+
+    def _read(self, ref: SegmentRef) -> list[Block]:
+        return list(self._reader.blocks(ref))
 
 
 def _end_of(view: ChainView, run: range) -> int:
