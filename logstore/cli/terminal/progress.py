@@ -129,6 +129,7 @@ class Progress:
         from rich.progress import (
             BarColumn,
             DownloadColumn,
+            FileSizeColumn,
             TextColumn,
             TimeRemainingColumn,
             TransferSpeedColumn,
@@ -144,7 +145,8 @@ class Progress:
         columns: list[Any] = [TextColumn("{task.description}")]
         if total is not None:
             columns.append(BarColumn(bar_width=max(_BAR_MIN, min(24, room - len(self._cut(what))))))
-        columns += [DownloadColumn(), TransferSpeedColumn()] if in_bytes else []
+        if in_bytes:
+            columns += [FileSizeColumn() if total is None else DownloadColumn(), TransferSpeedColumn()]
         columns.append(TextColumn("{task.fields[records]}"))
         if total is not None:
             columns += [TextColumn("left"), TimeRemainingColumn(compact=True)]
@@ -194,7 +196,11 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._bar is not None and not self._is_late:
-            self._bar.start()
+            try:
+                self._bar.start()
+            except BaseException:  # Ctrl-C: nobody calls `__exit__`, and a thread would go on drawing it
+                self._bar.stop()
+                raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -218,6 +218,38 @@ def test_O03_progress_is_one_line_however_narrow_the_terminal_is(
         assert all("left" in line and "━" in line for line in lines)
 
 
+def test_O03_progress_of_an_input_of_unknown_length_has_no_question_mark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "120")
+    with Progress("appending to t", quiet=False, unit="bytes") as progress:
+        progress.advance(10, 5_600_000)
+        progress._bar.refresh()
+    assert "5.6 MB" in terminal.getvalue()
+    assert "/?" not in terminal.getvalue()
+
+
+def test_O03_ctrl_c_while_progress_begins_leaves_nothing_on_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    progress = Progress("maintaining", quiet=False)
+    start = progress._bar.start
+
+    def interrupted() -> None:
+        start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress._bar, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), progress:
+        pass
+    assert not progress._bar.live.is_started
+    assert terminal.getvalue().endswith(ERASED)
+
+
 def test_O03_progress_of_what_goes_into_a_pipe_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """`cat | head -1` prints its line on the terminal on which progress would stand."""
     ours, theirs = os.pipe()
