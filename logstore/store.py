@@ -7,7 +7,7 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -237,22 +237,30 @@ class Store:
         for removal in gone.removing:
             self._sweeper.finish(name, removal)
 
-    def collect_garbage(self, topic: str | None = None, *, dry_run: bool = False) -> list[Garbage]:
+    def collect_garbage(
+        self,
+        topic: str | None = None,
+        *,
+        dry_run: bool = False,
+        report: Callable[[list[Garbage]], None] | None = None,
+    ) -> list[Garbage]:
         """Take away what nobody needs any more, in the whole store or of one topic: objects that were merged or expired
         longer ago than `delete_grace`, and what an interrupted `delete_topic` has left; for the whole store also what Spark
-        jobs that died have staged. Returns what went, or, with `dry_run`, what would.
+        jobs that died have staged. Returns what went, or, with `dry_run`, what would. `report` is told of it piece by piece.
 
         Safe beside writers and readers anywhere, and beside Spark jobs none of whose tasks takes longer than
         `delete_grace`. It appends nothing, so a `read_only` store may do it too.
         """
         self._check_open()
-        if dry_run:
-            return self._sweeper.garbage(topic)
-        gone = self._sweeper.collect(topic)
-        if topic is None:
+        found: list[Garbage] = []
+        for some in self._sweeper.garbage(topic) if dry_run else self._sweeper.collect(topic):
+            found += some
+            if report is not None:
+                report(some)
+        if topic is None and not dry_run:
             self._lanes.collect()
             self._forget_deleted()
-        return gone
+        return found
 
     def _forget_deleted(self) -> None:
         """What the WAL has of topics that were deleted."""

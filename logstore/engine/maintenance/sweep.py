@@ -47,27 +47,26 @@ class Sweeper:
         self._catalog.removed(name, removal)
         return gone
 
-    def collect(self, topic: str | None) -> list[Garbage]:
-        """Everything, once, or what belongs to one topic. Returns what went."""
-        gone: list[Garbage] = []
+    def collect(self, topic: str | None) -> Iterator[list[Garbage]]:
+        """Everything, once, or what belongs to one topic: what went, piece by piece. It goes on as long as it is asked."""
         for name, removal in self._unfinished(topic):
-            gone += self.finish(name, removal)
+            yield self.finish(name, removal)
         for chain in self._removed(topic):
-            gone += self._remove(chain)
+            yield self._remove(chain)
         for upkeep in self._upkeep(topic):
-            gone += upkeep.collect(self._runtime.clock.now_ms())
-            gone += upkeep.sweep(self._runtime.clock.now_ms())
+            yield upkeep.collect(self._runtime.clock.now_ms())
+            yield upkeep.sweep(self._runtime.clock.now_ms())
         if topic is None:
-            gone += LaneMaintenance(self._runtime).collect()
-        return gone + self._deleted(self._pending(topic) + self._staged(topic) + self._holds(topic))
+            yield LaneMaintenance(self._runtime).collect()
+        yield self._deleted(self._pending(topic) + self._staged(topic) + self._holds(topic))
 
     def _deleted(self, garbage: list[Garbage]) -> list[Garbage]:
         for item in garbage:
             self._runtime.store.delete(item.key)
         return garbage
 
-    def garbage(self, topic: str | None) -> list[Garbage]:
-        """What `collect` would take away now."""
+    def garbage(self, topic: str | None) -> Iterator[list[Garbage]]:
+        """What `collect` would take away now, likewise."""
         now_ms = self._runtime.clock.now_ms()
         chains = {
             chain.paths: chain
@@ -75,12 +74,13 @@ class Sweeper:
             for chain in self._chains(name, removal)
         }
         chains |= {chain.paths: chain for chain in self._removed(topic)}
-        found = [Garbage(info.key, info.size) for chain in chains.values() for info in leftovers(chain)]
+        for chain in chains.values():
+            yield [Garbage(info.key, info.size) for info in leftovers(chain)]
         for upkeep in self._upkeep(topic):
-            found += upkeep.garbage(now_ms) + upkeep.strays(now_ms)
+            yield upkeep.garbage(now_ms) + upkeep.strays(now_ms)
         if topic is None:
-            found += LaneMaintenance(self._runtime).garbage()
-        return found + self._pending(topic) + self._staged(topic) + self._holds(topic)
+            yield LaneMaintenance(self._runtime).garbage()
+        yield self._pending(topic) + self._staged(topic) + self._holds(topic)
 
     def _remove(self, chain: Chain) -> list[Garbage]:
         gone = remove_partition(chain, self._runtime.new_id, self._runtime.clock.now_ms())

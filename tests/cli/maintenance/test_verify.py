@@ -1,4 +1,4 @@
-"""`logstore verify`, and what it, `cat` and `gc` say when they are interrupted: where to go on."""
+"""`logstore verify`, and what it and `cat` say when they are interrupted: where to go on."""
 
 from __future__ import annotations
 
@@ -76,18 +76,6 @@ def test_O03_cat_and_verify_that_are_interrupted_say_where_to_go_on(
     assert [(line["partition"], line["records"]) for line in rows(capfd)] == [(1, 4)]
     assert run("verify", "t", "--from", "t/0", "--json") == 0
     assert [(line["partition"], line["records"]) for line in rows(capfd)] == [(0, 6), (1, 6)]
-
-
-def test_O03_gc_that_is_interrupted_says_how_to_go_on(
-    url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    logstore.open(url).close()
-    monkeypatch.setattr(logstore.Store, "collect_garbage", interrupt)
-    assert run("gc") == 130
-    assert "interrupted: what was deleted is gone; run it again" in capfd.readouterr().err
 
 
 def rows(capfd: pytest.CaptureFixture[str]) -> list[dict[str, object]]:

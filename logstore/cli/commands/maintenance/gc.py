@@ -33,10 +33,15 @@ def run(args: argparse.Namespace, out: Output) -> int:
         what = "looking for garbage" if args.dry_run else "collecting garbage"
         with topic_named(store, args.topic), out.progress(what, unit="objects") as progress:
             try:
-                found = store.collect_garbage(args.topic, dry_run=args.dry_run)
+                found = store.collect_garbage(
+                    args.topic, dry_run=args.dry_run, report=lambda some: progress.advance(len(some))
+                )
             except KeyboardInterrupt:
-                raise Interrupted("what was deleted is gone; run it again for the rest") from None
-        progress.advance(len(found))
+                raise Interrupted(
+                    f"{progress.records:,} objects were found; run it again for the rest"
+                    if args.dry_run
+                    else f"{progress.records:,} objects were deleted, perhaps some more; run it again for the rest"
+                ) from None
         progress.summary(f"{len(found):,} objects, {shown_size(sum(item.size for item in found))}")
         out.table([{"key": item.key, "bytes": item.size, "deleted": not args.dry_run} for item in found])
     return 0
