@@ -103,20 +103,20 @@ class LaneCheckpoints:
         has noted a low watermark; or our life is over, and the one that is there knows more than we do: it is not
         replaced."""
         with self._book.lock:
-            state, unclaimed = self._book.known, self._book.unclaimed
+            lane_state, unclaimed = self._book.known, self._book.unclaimed
             writers = [writer for writer in self._book.writers.values() if writer not in unclaimed]
         known = settled(writers)
         with self._book.lock:
-            claims = {key: claim.seen() for key, claim in state.claims.items()}
-            said, packed = state.said_bases()
+            claims = {key: claim.seen() for key, claim in lane_state.claims.items()}
+            said, packed = lane_state.said_bases()
         bases = bases_of(known, claims, said)
         if packed is None or not bases.is_still(said):
             packed = bases.pack()
         with self._book.lock:
-            if self._is_over(state):
+            if self._is_over(lane_state):
                 return False
-            state.put_bases(bases, packed, said)
-            checkpoint = state.checkpoint(self._runtime.rng.randbytes(8))
+            lane_state.put_bases(bases, packed, said)
+            checkpoint = lane_state.checkpoint(self._runtime.rng.randbytes(8))
         packed, key = checkpoint.pack(), self._book.log.paths.checkpoint
         try:
             stored = put_settled(self._runtime.store, key, packed, self._etag)
@@ -128,14 +128,18 @@ class LaneCheckpoints:
             self._take()
             return False
         with self._book.lock:
-            if self._is_over(state):
+            if self._is_over(lane_state):
                 return False  # whose next life, if it is ours, looks first what this one has said
-            self._etag, self._reached, state.version = stored.etag, checkpoint.next_seq, checkpoint.version
+            self._etag, self._reached, lane_state.version = (
+                stored.etag,
+                checkpoint.next_seq,
+                checkpoint.version,
+            )
         return True
 
-    def _is_over(self, state: LaneState) -> bool:
+    def _is_over(self, lane_state: LaneState) -> bool:
         """Whether the life that knew this is, also if the next one is ours again. Holds the book's lock."""
-        return self._book.life.is_over or self._book.known is not state
+        return self._book.life.is_over or self._book.known is not lane_state
 
     def _take(self) -> None:
         """The one that is there, before it is replaced. One that got lost, or damaged, says nothing, and is made again."""
