@@ -210,6 +210,8 @@ class ExclusiveWriter(ExclusiveAppends):
         assert self._lane is not None
         self._lane.add(self, tail.next_seq)
         self._lane.claiming.decided(self, old)
+        with self._lock:
+            self._ask_for_flush()  # what came once the other's records were known had an offset that seemed to be stored
 
     def settled(self) -> Settled | None:
         """What is known of the chain before our own segments."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import Any
 
 import pytest
 
 import logstore
+from logstore.engine.write.exclusive_writer import ExclusiveWriter
 from logstore.errors import AppendTimeout, Closed, OutcomeUnknown, StoreUnavailable
 from logstore.objects import MemoryStore
 from logstore.testing import Fault, FaultyStore, GatedStore, ManualClock
@@ -50,6 +52,7 @@ def test_L07_a_first_append_whose_claim_hangs_gives_up_in_time_and_the_next_one_
         with pytest.raises(StoreUnavailable, match="nothing was appended"):
             log.append([b"late", b"too"], timeout=0.01)
         gate.wait_held()
+        until(lambda: bool(openers()))  # who is patient has begun
         assert len(openers()) == 1  # all wait for the same one
     assert waiting.result(PATIENCE_S).offset == 0
     assert log.append(b"after").offset == 1
@@ -137,3 +140,32 @@ def test_L06_a_close_does_not_wait_for_the_claim_of_a_new_topic() -> None:
         with pytest.raises(OutcomeUnknown):
             store.close(timeout=0.01)
     assert isinstance(waiting.exception(PATIENCE_S), OutcomeUnknown)
+
+
+def test_L05_an_append_between_anothers_claim_and_the_next_one_of_ours_is_flushed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The writer was opened ahead of its claim, another was faster, and its record is known when ours is given an offset."""
+    objects = MemoryStore()
+    known, added = threading.Event(), threading.Event()
+    go_on, add = ExclusiveWriter.go_on_behind_another, ExclusiveWriter._add_slowly
+
+    def when_added(writer: ExclusiveWriter) -> None:
+        known.set()
+        assert added.wait(PATIENCE_S)
+        go_on(writer)
+
+    def when_known(writer: ExclusiveWriter, *given: Any) -> Any:
+        assert known.wait(PATIENCE_S)
+        future = add(writer, *given)
+        added.set()
+        return future
+
+    with running(objects, ManualClock(), lanes=1) as store:
+        log = store.create_topic("t").partition(0)
+        with running(objects, ManualClock(), lanes=1) as other:
+            other.topic("t").partition(0).append(b"theirs")
+        monkeypatch.setattr(ExclusiveWriter, "go_on_behind_another", when_added)
+        monkeypatch.setattr(ExclusiveWriter, "_add_slowly", when_known)
+        assert log.submit(b"ours").result(PATIENCE_S).offset == 1  # on a clock that stands still
+    assert stored(objects) == [(0, b"theirs"), (1, b"ours")]
