@@ -243,12 +243,14 @@ def recipe() -> str:
 def test_W17_sigterm_closes_a_program_that_has_the_recipe(tmp_path: Path, with_recipe: bool) -> None:
     program = (recipe() if with_recipe else "import signal\n") + textwrap.dedent("""
         import os
+        import time
         import logstore
 
         with logstore.open(os.environ["LOGSTORE_URL"], flush_interval=3600) as store:
             store.create_topic("events").append(b"buffered", ack="buffered")
             print("acked", flush=True)
-            signal.pause()
+            while True:  # not `signal.pause`, which would not see a signal that comes right before it
+                time.sleep(0.05)
         """)
     env = environment(tmp_path / "store")
     process = subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE)
