@@ -7,7 +7,7 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from logstore.atomic import AtomicBlock
 from logstore.config import StoreConfig, StoreSettings, TopicOptions, Visibility
-from logstore.engine.garbage.garbage import Garbage
+from logstore.engine.garbage.garbage import Garbage, Report
 from logstore.engine.host.clock import Clock, SystemClock, waitable
 from logstore.engine.maintenance.lane_maintenance import LaneMaintenance
 from logstore.engine.maintenance.sweep import Sweeper
@@ -238,11 +238,7 @@ class Store:
             self._sweeper.finish(name, removal)
 
     def collect_garbage(
-        self,
-        topic: str | None = None,
-        *,
-        dry_run: bool = False,
-        report: Callable[[list[Garbage]], None] | None = None,
+        self, topic: str | None = None, *, dry_run: bool = False, report: Report | None = None
     ) -> list[Garbage]:
         """Take away what nobody needs any more, in the whole store or of one topic: objects that were merged or expired
         longer ago than `delete_grace`, and what an interrupted `delete_topic` has left; for the whole store also what Spark

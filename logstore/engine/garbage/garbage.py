@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -11,3 +12,7 @@ class Garbage:
 
     key: str
     size: int
+
+
+Report = Callable[[list[Garbage]], None]
+"""Is told what went, or would go, piece by piece."""

@@ -15,6 +15,7 @@ from logstore.format.stored.entry import ClaimKey
 from logstore.format.stored.part_rows import PartRows
 
 _A_MOMENT_S = 1.0
+_LET_GO_EVERY_S = 60.0
 _KEPT_S = 3600.0
 """What nobody has asked for so long is let go of, once there is something new to know: processes come and go, each with a
 lane of its own, and one that reads them all may stay for years."""
@@ -153,11 +154,15 @@ class KnownLane:
         return self.lows
 
 
-def let_go_of_old(lanes: Iterable[KnownLane], now: float) -> None:
-    """Of those that nobody has read for long. One that somebody reads right now stays."""
+def let_go_of_old(lanes: Iterable[KnownLane], now: float, due: float) -> float:
+    """Of those that nobody has read for long. One that somebody reads right now stays. Returns when it is due again: not
+    with each of the thousands of lanes that a process may meet at once."""
+    if now < due:
+        return due
     for known in lanes:
         if known.read_at < now - _KEPT_S and known.reading.acquire(blocking=False):
             try:
                 known.let_go()
             finally:
                 known.reading.release()
+    return now + _LET_GO_EVERY_S

@@ -67,6 +67,7 @@ class LaneReader:
         self._moment = -math.inf
         self._lanes: dict[str, KnownLane] = {}
         self._abandoned: dict[str, int] = {}
+        self._let_go_at = -math.inf
 
     def look(self, claim: Claim, key: ClaimKey, since: float | None = None, from_seq: int = 0) -> ClaimParts:
         """What there is of the claim, from a place in the partition's chain on: two requests if nothing is new, none if the
@@ -438,7 +439,8 @@ class LaneReader:
         with self._lock:
             known = self._lanes.get(lane)
             if known is None:
-                let_go_of_old(self._lanes.values(), self._clock.monotonic())
+                now = self._clock.monotonic()
+                self._let_go_at = let_go_of_old(self._lanes.values(), now, self._let_go_at)
                 known = self._lanes[lane] = KnownLane(LaneLog(self._store, LanePaths(lane)))
                 known.log.keep = partial(self._kept, known)
             return known

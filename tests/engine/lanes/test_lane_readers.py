@@ -3,12 +3,15 @@ with requests that fail, and how often each entry is asked for."""
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 import logstore
+from logstore.engine.lanes.known_lane import KnownLane, let_go_of_old
 from logstore.engine.lanes.lane_state import LaneState
 from logstore.errors import CorruptData, StoreUnavailable
 from logstore.objects import MemoryStore
@@ -214,6 +217,22 @@ def test_L08_who_reads_for_years_does_not_keep_the_lanes_of_all_processes_that_e
         slow.refresh()
         assert pairs(slow) == [(0, b"0"), (1, b"late")]
         assert sum(state() is not None for state in read) <= 2 * len(kept)
+
+
+def test_L08_thousands_of_lanes_that_are_met_at_once_are_not_gone_through_with_each() -> None:
+    clock, times, due = ManualClock(), 0, -math.inf
+
+    def gone_through() -> Iterator[KnownLane]:
+        nonlocal times
+        times += 1
+        yield from ()
+
+    for _ in range(1000):
+        due = let_go_of_old(gone_through(), clock.monotonic(), due)
+    assert times == 1
+    clock.advance(3600.0)
+    let_go_of_old(gone_through(), clock.monotonic(), due)
+    assert times == 2
 
 
 def numbered_lives(count: int) -> list[bytes]:
